@@ -16,11 +16,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.http import retry
+from consul_coord.http import retry, update
 from consul_coord.http.agents import Agent, Agents
+from consul_coord.http.endpoints import _json
 from consul_coord.http.retry import Failures
 from consul_coord.http.transport import pool
 from consul_coord.http.transport.exchange import Engine
+from consul_coord.io import Contact
 from consul_coord.models import session as session_model
 from consul_coord.recipes import client as coordinator
 from consul_coord.recipes.cleanup.reaper import Reaper
@@ -53,7 +55,7 @@ from consul_coord.recipes.lock import keys as lock_keys
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
-from consul_coord.recipes.once import once
+from consul_coord.recipes.once import once, record
 from consul_coord.recipes.partition.part import Part
 from consul_coord.recipes.partition.partitioning import Partitioning
 from consul_coord.recipes.partition.rendezvous import Rendezvous
@@ -69,6 +71,7 @@ from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
+from consul_coord.recipes.watch.follow import Follower
 from consul_coord.recipes.watch.together import Together
 from consul_coord.testing.simulation import workload
 from consul_coord.testing.simulation.dice import Dice
@@ -86,6 +89,8 @@ from consul_coord.testing.simulation.worlds import (
     draw_mixed,
     draw_strike,
     draw_with_agents,
+    draw_with_callers,
+    draw_with_crowds,
     draw_with_limit,
     draw_with_members,
     draw_with_rwlocks,
@@ -231,10 +236,10 @@ def _with_guests(seed: int) -> Plan:
     return replace(draw_with_members(seed), guests=Sharing("group/guests", ()), sharing=None)
 
 
-def _in_a_crowd(seed: int) -> Plan:
+def _in_a_large_group(seed: int) -> Plan:
     """Return a run in which users watch a large group, beside an old leader."""
     chaos = {"strangers": 1.0, "old leader": 3.0}
-    return replace(draw_with_members(seed), strangers=("group/b",), crowd="group/b", chaos=chaos)
+    return replace(draw_with_members(seed), strangers=("group/b",), large="group/b", chaos=chaos)
 
 
 def _restarting(seed: int) -> Plan:
@@ -246,6 +251,12 @@ def _many_slots_at_the_limit(seed: int) -> Plan:
     """Return a plan with more sessions in each process, of shorter leases, than take turns."""
     pools = (Pool("pool/a", 2, 1.0), Pool("pool/ab", 3, 1.0))
     return replace(draw_with_limit(seed), keys=(), several=False, pools=pools, permits=True, users=2)
+
+
+def _with_a_job(seed: int) -> Plan:
+    """Return a calm run with a job and nothing else, whose record an operator damages now and then."""
+    plan = replace(_in_a_calm_semaphore(seed), pools=(), stuck=0.0, users=1)
+    return replace(plan, jobs=("job/a",), chaos={"damage job": 3.0})
 
 
 _NOBODY_TIMES_LEASES = Mutation(
@@ -1846,7 +1857,7 @@ MUTATIONS = (
         "if False:",
         breaks="sight",
         within=200,
-        drawn=_in_a_crowd,
+        drawn=_in_a_large_group,
     ),
     Mutation(
         "a leadership's own callback is forgotten",
@@ -1977,5 +1988,155 @@ MUTATIONS = (
         breaks="answers",
         within=100,
         drawn=_calm_elections,
+    ),
+    Mutation(
+        "a call gives up at its first failure",
+        retry,
+        "perform",
+        "if not may_repeat(call.request, error):",
+        "if True:",
+        breaks="answers",
+        within=40,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "a write that may have been applied is repeated",
+        retry,
+        "may_repeat",
+        "or not outcome_unknown(error)",
+        "or True",
+        breaks="answers",
+        within=60,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "a refusal for lack of room hides that a write may have been applied",
+        retry,
+        "_with_doubt",
+        "    doubt.add_note",
+        "    return error\n    doubt.add_note",
+        breaks="answers",
+        within=300,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "what has failed is sent again at once",
+        retry,
+        "perform",
+        "await io.sleep(first_pause)",
+        "pass",
+        breaks="answers",
+        within=40,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "the missing leader is not named",
+        retry,
+        "_name_missing_leader",
+        "if leader is None:",
+        "if False:",
+        breaks="answers",
+        within=60,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "an update whose first write may have been applied counts again",
+        update,
+        "_write",
+        "if doubt is not None:\n                raise _in_doubt(key, doubt) from error",
+        "if False:\n                pass",
+        breaks="answers",
+        within=200,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "an unknown datacenter is out of reach",
+        retry,
+        "_refuse_unknown_datacenter",
+        "if wanted not in names:",
+        "if False:",
+        breaks="answers",
+        within=40,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "true is read as a number",
+        _json,
+        "integer",
+        " and not isinstance(value, bool)",
+        "",
+        breaks="answers",
+        within=100,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "a contact that is lost is not missed",
+        Contact,
+        "is_missing",
+        "return self.missing_for >= PATIENCE",
+        "return False",
+        breaks="answers",
+        within=60,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "a watch ends when it makes room",
+        Follower,
+        "_read",
+        "answer = await self._look(io, until)\n    return",
+        "pass\n    return",
+        breaks="sight",
+        within=20,
+        drawn=draw_with_crowds,
+    ),
+    Mutation(
+        "each watch that finds no room ends all others",
+        Watches,
+        "query",
+        "not self._are_many(now) and ",
+        "",
+        breaks="pace",
+        within=20,
+        drawn=draw_with_crowds,
+    ),
+    Mutation(
+        "what is due again counts from the beginning of a period",
+        once,
+        "judge",
+        "record.at + (ask.period or 0)",
+        "record.at",
+        breaks="once",
+        within=40,
+        drawn=_with_a_job,
+    ),
+    Mutation(
+        "nobody is warned of a slot in the future",
+        once,
+        "_told",
+        "if ahead:",
+        "if False:",
+        breaks="once",
+        within=100,
+        drawn=_with_a_job,
+    ),
+    Mutation(
+        "a damaged record counts",
+        record,
+        "_decode",
+        "and 1 <= len(slot) <= LONGEST_SLOT",
+        "",
+        breaks="once",
+        within=400,
+        drawn=_with_a_job,
+    ),
+    Mutation(
+        "a record is forgotten in words only",
+        once,
+        "forget",
+        "return pair is not None and await",
+        "return pair is not None or await",
+        breaks="once",
+        within=100,
+        drawn=_with_a_job,
     ),
 )

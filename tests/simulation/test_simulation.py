@@ -16,7 +16,7 @@ from consul_coord.testing.history import timeline
 from consul_coord.testing.simulation import Counts
 from consul_coord.testing.simulation.slot_rules import Standing
 from consul_coord.testing.simulation.world import LEAST_EVENTS
-from consul_coord.testing.simulation.worlds import SHARES, draw, draw_mixed
+from consul_coord.testing.simulation.worlds import OTHERS, OTHERS_SHARE, SHARES, draw, draw_mixed
 from proof.judge import check
 from tests.simulation.mutations import MUTATIONS
 
@@ -54,13 +54,16 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
 def _comes_of(plan: Plan) -> bool:
     """Return whether a seed stands for a plan, except what is drawn besides its world."""
     as_drawn = {name: getattr(plan, name) for name in ("connections", "sharing", "chaos")}
-    return replace(draw(plan.seed), keeping=False, guests=None, crowd="", **as_drawn) == plan
+    return replace(draw(plan.seed), keeping=False, guests=None, large="", **as_drawn) == plan
 
 
 def test_seeds_are_of_all_worlds_by_their_shares() -> None:
-    drawn = Counter(world for seed in range(400) for world in SHARES if _comes_of(world(seed)))
-    assert set(drawn) == set(SHARES)
-    assert all(5 * share < drawn[world] < 20 * share for world, share in SHARES.items())
+    drawn = Counter(
+        world for seed in range(800) for world in (*SHARES, *dict.fromkeys(OTHERS)) if _comes_of(world(seed))
+    )
+    assert set(drawn) == {*SHARES, *OTHERS}
+    assert OTHERS_SHARE / 2 < sum(drawn[world] for world in set(OTHERS)) / 800 < 2 * OTHERS_SHARE
+    assert all(10 * share < drawn[world] < 40 * share for world, share in SHARES.items())
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Worlds of the simulator with runs of their own: several agents, a limit on connections, shared partitions,
-read-write locks, worlds where all is well, where each request fails once, and where one does.
+read-write locks, plain calls, crowds of watches, worlds where all is well, where each request fails once, and
+where one does.
 
 The rules of each have faults planted against them in ``mutations``.
 """
@@ -21,6 +22,8 @@ from consul_coord.testing.simulation.worlds import (
     draw_keepers,
     draw_strike,
     draw_with_agents,
+    draw_with_callers,
+    draw_with_crowds,
     draw_with_limit,
     draw_with_members,
     draw_with_rwlocks,
@@ -71,6 +74,19 @@ WORLDS = {
         500,
         ("released: released", "chaos: pause", "chaos: destroy session", "several slots taken"),
     ),
+    "callers": World(
+        draw_with_callers,
+        range(24),
+        1_000,
+        (
+            *(
+                f"plain call: {kind}"
+                for kind in ("TxnFailed", "RequestTimeout", "BrokenReply", "DecodeError")
+            ),
+            *("watched", "watch refused", "plain call: InvalidRequest"),
+        ),
+    ),
+    "crowds": World(draw_with_crowds, (0, 1, 4), 200, ("watched",)),
     "agents": World(
         draw_with_agents,
         range(3, 6),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.group.members import GroupPlan
+from consul_coord.recipes.once.record import key_of
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation.network import FADED
@@ -87,8 +88,12 @@ class Chaos:
             "crowd": self._crowd,
             "remove member": self._remove_member,
             "strangers": self._move_stranger,
+            "write": self._write,
+            "damage job": self._damage_job,
         }
         self._agents_rest_until = 0.0
+        self.repairs: list[Callable[[], object]] = []
+        """The ends of what an operator has damaged, by when all is healed at the latest."""
         self._keys = tuple(world.judge.keys)
         self._pools = world.plan.pools
         self._rwlocks = {waitqueue.directory(rwqueue.base_of(name)): name for name in world.plan.rwlocks}
@@ -424,6 +429,32 @@ class Chaos:
             cluster.delete(self._rng.choice(members))
         else:
             cluster.overwrite(self._rng.choice(members), self._rng.randbytes(2).hex().encode())
+
+    def _damage_job(self) -> None:
+        """Make a job's record unreadable, or another's, for a while."""
+        cluster, name = self._world.cluster, self._rng.choice(self._world.plan.jobs)
+        rules, key = self._world.judge.jobs[name], key_of(name)
+        entry, damage = cluster.entry(key), rules.damage(self._rng) if cluster.state.leader else None
+        if entry is None or damage is None:
+            return
+        self._note(f"the record of {name} is damaged")
+        cluster.overwrite(key, damage)
+
+        def repair() -> None:
+            present = cluster.entry(key)
+            if present is not None and present.value == damage:
+                cluster.overwrite(key, entry.value)
+
+        self._later(0.5, 5.0, repair)
+        self.repairs.append(repair)
+
+    def _write(self) -> None:
+        """Let a stranger write or delete a key that is watched."""
+        cluster, key = self._world.cluster, self._rng.choice(self._world.plan.crowd_keys)
+        if cluster.state.leader:
+            delete = cluster.entry(key) is not None and self._rng.chance(0.3)
+            self._note(f"{key} is {'deleted' if delete else 'written'}")
+            (cluster.delete if delete else cluster.put)(key)
 
     def _idle(self) -> None:
         cluster, elections = self._world.cluster, self._world.plan.elections

@@ -174,6 +174,10 @@ class Cluster:
         """Delete a key."""
         self._write("delete", Entry(key))
 
+    def put(self, key: str, value: bytes = b"a stranger's", *, flags: int = 0) -> None:
+        """Write a key, as a client that knows nothing of it."""
+        self._write("set", Entry(key, value=value, flags=flags))
+
     def overwrite(self, key: str, value: bytes) -> None:
         """Write a key's value, leaving flags and session as they are."""
         entry = self.state.store.kv.get(key)

@@ -180,6 +180,10 @@ class SimIO(HostedIO):
 
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply."""
+        sent, diary = self._send(request, deadline=deadline), self.task.diary
+        return await (sent if diary is None else diary.keep(request, sent))
+
+    async def _send(self, request: Request, *, deadline: float) -> Response:
         if deadline <= self.now():
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)

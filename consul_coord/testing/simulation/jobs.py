@@ -7,21 +7,29 @@ Rules
 - A call that reports success finds its run recorded. A call that reports an earlier run names its own slot,
   or a later one. It does not name a failed run of its own slot if its caller would have that repeated.
 - A call ends in its time, and names who had the lock meanwhile.
+- Slots have names or are periods, by the clock or since the last run, the same for all users of a job. Since
+  the last run, nothing runs before its period is over, and a call that comes later runs.
+- ``SlotAhead`` comes if a record names a period that begins more than one in the caller's future, with the
+  seconds until then, and only then.
+- Nothing runs while the record can't be read, and only ``forget`` deletes it.
 - Once the world is healed, the next slot is done.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from consul_coord.errors import (
     AcquireCancelled,
     AcquireTimeout,
     ConsulCoordError,
     DecodeError,
+    KeyConflict,
     LockLost,
     PermissionDenied,
     SessionCheckFailed,
@@ -31,13 +39,16 @@ from consul_coord.models import LossReason
 from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.once import once as recipe
-from consul_coord.recipes.once.record import Ask, Record, key_of
+from consul_coord.recipes.once.record import Ask, Record, asked, key_of
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.views import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
 
+    from consul_coord.events import SlotAhead
     from consul_coord.io import IO
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
@@ -51,19 +62,69 @@ PERIOD = 4.0
 LATE = 3
 """Requests of a call whose slot has had its turn: one, and one more for each key that is not there."""
 MOST_OFF = 2
-"""Slots by which a user's clock is wrong, at most."""
+"""Slots by which a user's clock is wrong, at most; one in ten is far ahead."""
+FAR = 9
+BEGINNING = 1_700_000_000
+"""When runs begin, in seconds since 1970: that of a slot."""
+FORGETS = 0.04
+"""So often a user deletes the record."""
+JUST = 0.1
+"""Seconds by which what is said of times may be off."""
+NAMED, ALIGNED, SINCE = "named", "periods", "periods since the last run"
+_DAMAGES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("slot", ("", "x" * 257, 7, None)),
+    ("outcome", ("maybe", 7, ["done"], None)),
+    ("by", (7, None)),
+    ("at", (-1, 253_402_300_800, "0", True, None)),
+    ("fence", ("7", True, 1.5, None)),
+)
+"""Wrong values of each field."""
+_TEXTS = (b"", b"[]", b"null", b"7", b"\xff", b"[" * 100_000, b"{}")
+
+
+def number_of(slot: str) -> int:
+    """Return a number that rises with the slots of a job; -1 for an invalid one."""
+    if "T" not in slot:
+        return int(slot) if slot.isdecimal() else -1
+    return round(datetime.fromisoformat(slot).timestamp()) - BEGINNING
+
+
+class Wish(NamedTuple):
+    """The wish of a call."""
+
+    ask: Ask
+    slot: int
+    began: float
+    """By the clock of its process."""
+    wall: float
+    """The time of its user's clock, in seconds since the beginning."""
+    since: float
+    """When it began, the true time."""
 
 
 class JobRules:
     """Judges one job's record."""
 
-    def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
+    def __init__(self, judge: Judge, cluster: Cluster, name: str, seed: int) -> None:
         self._judge = judge
         self._cluster = cluster
         self._name = name
         self._index = 0
+        self.style = Dice(seed, f"slots of {name}").choice((NAMED, ALIGNED, SINCE))
         self.slot = 0
         """The slot that is recorded."""
+        self.at = -math.inf
+        """When its run ended, by the clock of its user."""
+        self.forgets = Dice(seed, f"users forget {name}").chance(0.5)
+        """Whether users delete the record now and then."""
+        self.forgetting = 0
+        """How often its record was to be deleted."""
+        self.deleted_at = -math.inf
+        self._damaged: bytes | None = None
+        """The bytes that were written over the record, so that nobody can read it."""
+        self._damaged_at = math.inf
+        self._warned: dict[str, SlotAhead] = {}
+        """The last warning of each process."""
         self._failed = False
         """Whether its run has failed."""
         self._fences: dict[int, int] = {}
@@ -74,11 +135,18 @@ class JobRules:
     def look(self) -> None:
         """Judge what stands in the record, after something was written."""
         entry = self._cluster.entry(key_of(self._name))
-        if entry is None or entry.modify_index == self._index:
+        if entry is None and self._index:
+            self.deleted_at = self._judge.now
+            if not self.forgetting:
+                self._judge.convict(
+                    "once", f"the record of {self._name} was deleted, and nobody has asked for that"
+                )
+            self.went_back()
+        if entry is None or entry.modify_index == self._index or self.is_damaged:
             return
-        self._index = entry.modify_index
+        self._index, self._damaged = entry.modify_index, None
         found = json.loads(entry.value)
-        slot, fence = int(found["slot"]), int(found["fence"])
+        slot, fence, self.at = number_of(found["slot"]), int(found["fence"]), found["at"] - BEGINNING
         if slot < self.slot:
             self._judge.convict("once", f"the slot of {self._name} fell from {self.slot} to {slot}")
         self.slot, self._failed = slot, found["outcome"] == "failed"
@@ -94,14 +162,56 @@ class JobRules:
     def last(self, cluster: Cluster) -> object:
         """Return the slot, the outcome and the fence of the record; None without one."""
         entry = cluster.entry(key_of(self._name))
-        if entry is None:
-            return None
+        if entry is None or self.is_damaged:
+            return None if entry is None else DecodeError
         found = json.loads(entry.value)
         return found["slot"], found["outcome"] == "failed", found["fence"]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether nobody can read the record."""
+        entry = self._cluster.entry(key_of(self._name))
+        return self._damaged is not None and entry is not None and entry.value == self._damaged
+
+    def damage(self, dice: Dice) -> bytes | None:
+        """Return what is to be written over the record, which nobody can read; None without a record."""
+        entry = self._cluster.entry(key_of(self._name))
+        if entry is None or self.is_damaged:
+            return None
+        field, values = dice.choice(_DAMAGES)
+        found = json.loads(entry.value)
+        found[field] = dice.choice(values)
+        if found[field] is None:
+            del found[field]
+        self._damaged = json.dumps(found).encode() if dice.chance(0.8) else dice.choice(_TEXTS)
+        self._damaged_at = self._judge.now
+        return self._damaged
+
+    def warned(self, process: Process, event: SlotAhead) -> None:
+        """Take note of a warning."""
+        self._warned[process.name] = event
+
+    def check_warning(self, process: Process, wish: Wish, record: Record) -> None:
+        """Judge whether a call that got a record has warned of a wrong clock."""
+        event = self._warned.pop(process.name, None)
+        if process.awake_since >= wish.since:
+            return  # it may have looked at its clock long ago
+        wall = wish.wall + process.clock.now() - wish.began
+        ahead = number_of(record.slot) - wall if self.style != NAMED else 0.0
+        if abs(ahead - PERIOD) < JUST or event is None:
+            if ahead > PERIOD + JUST:
+                self._judge.convict(
+                    "once", f"{process.name} got {record.slot}, {ahead:.1f} s ahead, without a warning"
+                )
+        elif ahead <= PERIOD or abs(event.seconds - ahead) > JUST or event.slot != record.slot:
+            self._judge.convict(
+                "once", f"{process.name} warns of {event.slot}, {event.seconds:.2f} s ahead: {ahead:.2f}"
+            )
 
     def went_back(self) -> None:
         """Take note that the state is an earlier one."""
         self.slot = self._index = 0
+        self.at = -math.inf
         self._fences.clear()
         self.look()  # the earlier state may have a record, too
 
@@ -112,18 +222,28 @@ class JobRules:
                 "once", f"slot {slot} of {self._name} is reported as done, and was not recorded"
             )
 
-    def check_turn(self, claim: Claim, slot: int, *, again: bool) -> None:
-        """Judge a run that begins under a hold; ``again`` says whether a failed one is to be repeated."""
-        may_run = slot > self.slot or (slot == self.slot and self._failed and again)
-        if claim.believed() and not may_run:
+    def check_turn(self, claim: Claim, turn: recipe.Turn, wish: Wish) -> None:
+        """Judge a run that begins under a hold."""
+        slot, again = number_of(turn.slot), self._failed and wish.ask.retry_failed
+        may_run = slot > self.slot or (slot == self.slot and again)
+        if self.style == SINCE:
+            may_run = slot >= self.slot and (again or wish.wall >= self.at + PERIOD - 1e-3)
+        if claim.believed() and self.is_damaged and self._damaged_at < wish.since:
+            self._judge.convict("once", f"slot {slot} of {self._name} runs, and its record can't be read")
+        elif claim.believed() and self.style != SINCE and slot != wish.slot:
+            self._judge.convict("once", f"slot {slot} of {self._name} runs, where {wish.slot} was asked for")
+        elif claim.believed() and not may_run:
             self._judge.convict("once", f"slot {slot} of {self._name} runs, and slot {self.slot} is recorded")
 
-    def told_of(self, record: Record, asked: int, *, again: bool) -> None:
+    def told_of(self, record: Record, wish: Wish) -> None:
         """Judge a call that reports an earlier run."""
         self._judge.see("job skipped")
-        if again and record.failed and int(record.slot) == asked:
+        slot, asked, again = number_of(record.slot), wish.slot, wish.ask.retry_failed
+        if again and record.failed and (slot == asked or self.style == SINCE):
             self._judge.convict("once", f"slot {asked} of {self._name} has failed, and is not run again")
-        if int(record.slot) < asked:
+        if self.style == SINCE and wish.wall >= record.at - BEGINNING + PERIOD + 1e-3:
+            self._judge.convict("once", f"{self._name} was due since {record.at:.3f}, and is not run")
+        if slot < asked and self.style != SINCE:
             self._judge.convict("once", f"slot {asked} of {self._name} was skipped for slot {record.slot}")
 
 
@@ -136,6 +256,8 @@ class JobUser(Holder):
         self._at_most: float | None = None
         """For how long the present run may have the lock."""
         self._off = self.rng.randrange(2 * MOST_OFF + 1) - MOST_OFF
+        if self.more.chance(0.1):
+            self._off = FAR
         self._rules = self.judge.jobs[key]
         self._once = recipe.OnceObject(key, value=process.name.encode(), session=None)
         # As all that this process contends for, so that one rule judges them alike.
@@ -144,47 +266,91 @@ class JobUser(Holder):
     async def run(self, io: SimIO) -> None:
         """Try until the world is healed."""
         while not self.healed():
-            slot = max(1, int(self.judge.now / PERIOD) + self._off)
+            if self._rules.forgets and self.more.chance(FORGETS):
+                await self._forget(io)
+            wall = self.judge.now + (self._off + MOST_OFF + 1) * PERIOD
             # A fair lock that is only tried may lose a race against a newcomer of the same moment.
             kinds = (None, self.rng.uniform(0.0, 10.0), None if self.process.fair else 0.0)
-            await self._try(io, slot, timeout=self.rng.choice(kinds))
+            await self._try(io, wall, timeout=self.rng.choice(kinds))
             await io.sleep(self.rng.uniform(0.0, PERIOD))
 
     async def calm_rounds(self, io: SimIO) -> None:
         """Have the next slot done, whatever that takes."""
-        slot = self._rules.slot + 1
+        rules = self._rules
+        before, wall = (
+            rules.slot,
+            max(rules.slot * (PERIOD if rules.style == NAMED else 1), rules.at, 0.0) + PERIOD,
+        )
         for _ in range(2):  # a first run may have had its turn before the last fault was noticed
-            if self._rules.slot < slot:
-                await self._try(io, slot, timeout=None)
-        if self._rules.slot < slot:
-            self.judge.convict(
-                "progress", f"{self.process.name} could not have slot {slot} of {self.key} done"
-            )
+            if rules.slot <= before:
+                await self._try(io, wall, timeout=None)
+        if rules.slot <= before:
+            self.judge.convict("progress", f"{self.process.name} could not have a slot of {self.key} done")
+
+    async def _forget(self, io: SimIO) -> None:
+        """Delete the record."""
+        began = self.judge.now
+        self._rules.forgetting += 1
+        forget = partial(recipe.forget, client=self.process.core, once=self._once)
+        what, within = f"forgets {self.key}", self.process.core.timeout
+        if await self._unless_damaged(io, forget, what=what, within=within) is True:
+            self.judge.see("job forgotten")
+            if self._rules.deleted_at < began:
+                self.judge.convict("once", f"{self.process.name} {what}, it says, and has not")
+
+    async def _unless_damaged(
+        self,
+        io: SimIO,
+        program: Callable[..., Coroutine[Any, Any, object]],
+        *,
+        what: str,
+        within: float | None,
+    ) -> object:
+        """Do something with the record, and return what came of it; DecodeError if nobody can read it."""
+        try:
+            return await self.call(io, program, what=what, within=within)
+        except (DecodeError, KeyConflict) as error:
+            return type(error)
+
+    def _wish(self, wall: float, *, retry_failed: bool) -> Wish:
+        """Return what is asked for at a time of its user's clock, in seconds since the beginning."""
+        style, began, period = self._rules.style, self.process.clock.now(), int(PERIOD)
+        slot = max(1, int(wall / PERIOD)) if style == NAMED else int(wall // PERIOD * PERIOD)
+        ask = asked(
+            slot=str(slot) if style == NAMED else None,
+            period=None if style == NAMED else period,
+            align=style == ALIGNED,
+            now=BEGINNING + wall,
+            retry_failed=retry_failed,
+        )
+        return Wish(ask, slot, began, wall, self.judge.now)
 
     def views(self, of: str) -> Sequence[View]:
         """Ask what ran last."""
 
         async def ask(io: IO) -> object:
-            found = await recipe.last(io, self.process.core, self._once)
+            try:
+                found = await recipe.last(io, self.process.core, self._once)
+            except DecodeError:
+                return DecodeError
             return None if found is None else (found.slot, found.failed, found.fence)
 
         return (View(f"asks what {of} did last", ask, self._rules.last),)
 
-    async def _begin(
-        self, io: SimIO, ask: Ask, slot: int, *, timeout: float | None
-    ) -> recipe.Turn | Record | None:
+    async def _begin(self, io: SimIO, wish: Wish, *, timeout: float | None) -> recipe.Turn | Record | None:
         """Try to get the turn; None if that failed."""
         process = self.process
         # A try takes no longer than one request may.
         limit, began = process.core.timeout if timeout == 0 else timeout, io.now()
-        before, is_late = io.task.sent, slot < self._rules.slot
+        before = io.task.sent
+        is_late = wish.slot < self._rules.slot and self._rules.style != SINCE and not self._rules.is_damaged
         max_hold = self._longest()
         call = self.judge.promises.called(process, f"begins {self.key}", limit)
         try:
             turn = await process.call(
                 io.task,
                 lambda io: recipe.begin(
-                    io, process.core, self._once, ask, timeout=timeout, max_hold=max_hold
+                    io, process.core, self._once, wish.ask, timeout=timeout, max_hold=max_hold
                 ),
                 interrupt=Waiting(self._once),
             )
@@ -197,7 +363,7 @@ class JobUser(Holder):
             answers.timed_out(process, (self.key,), error, took=took, timeout=timeout or 0.0)
         except AcquireCancelled:
             self.judge.see("job waited in vain")
-        except (PermissionDenied, SessionCheckFailed, DecodeError):
+        except (PermissionDenied, SessionCheckFailed, DecodeError, KeyConflict):
             self.judge.promises.ended(call)
             await io.sleep(0.2)
         except LockLost:
@@ -218,20 +384,21 @@ class JobUser(Holder):
             return None
         return self.chance.uniform(0.01, 3.0)
 
-    async def _try(self, io: SimIO, slot: int, *, timeout: float | None) -> None:
+    async def _try(self, io: SimIO, wall: float, *, timeout: float | None) -> None:
         process, calm = self.process, self.healed()
-        ask = Ask(slot=str(slot), now=0.0, retry_failed=calm or self.rng.chance(0.7))
-        turn = await self._begin(io, ask, slot, timeout=timeout)
+        wish = self._wish(wall, retry_failed=calm or self.rng.chance(0.7))
+        turn = await self._begin(io, wish, timeout=timeout)
         if turn is None:
             return
         if isinstance(turn, Record):
-            self._rules.told_of(turn, slot, again=ask.retry_failed)
+            self._rules.told_of(turn, wish)
+            self._rules.check_warning(process, wish, turn)
             return
         hold = turn.handle.grant
         claim = self.judge.granted(process, hold, of=self.key, actor=self.actor)
         if self._at_most is not None:
             claim.limits[LossReason.MAX_HOLD] = hold.granted_at + self._at_most
-        self._rules.check_turn(claim, slot, again=ask.retry_failed)
+        self._rules.check_turn(claim, turn, wish)
         process.core.holds.on_lost(hold, partial(self._told, claim, hold))
         try:
             if calm:
@@ -240,7 +407,8 @@ class JobUser(Holder):
                 await self.work(io, hold, claim)
                 await self.be_stuck(io, hold, claim)
             if calm or self.rng.chance(0.85):
-                await self._finish(io, turn, failed=not calm and self.rng.chance(0.2))
+                at = BEGINNING + wish.wall + process.clock.now() - wish.began
+                await self._finish(io, turn, at=at, failed=not calm and self.rng.chance(0.2))
             else:
                 self.judge.see("job without a record")
         finally:
@@ -251,10 +419,10 @@ class JobUser(Holder):
         if reason in OVERDUE:
             self.judge.stuck(claim, lock_delay=hold.kept.lock_delay)
 
-    async def _finish(self, io: SimIO, turn: recipe.Turn, *, failed: bool) -> None:
+    async def _finish(self, io: SimIO, turn: recipe.Turn, *, at: float, failed: bool) -> None:
         async def finish(io: IO) -> None:
-            record = await recipe.finish(io, self.process.core, self._once, turn, at=0.0, failed=failed)
+            record = await recipe.finish(io, self.process.core, self._once, turn, at=at, failed=failed)
             if not failed:
-                self._rules.told_done(int(record.slot), record.fence)
+                self._rules.told_done(number_of(record.slot), record.fence)
 
-        await self.call(io, finish)
+        await self._unless_damaged(io, finish, what=f"records {self.key}", within=None)

@@ -16,6 +16,7 @@ from consul_coord import events
 from consul_coord.models import LossReason
 from consul_coord.testing.simulation.answers import Answers
 from consul_coord.testing.simulation.belongings import Belongings
+from consul_coord.testing.simulation.call_rules import CallRules
 from consul_coord.testing.simulation.claims import Claim
 from consul_coord.testing.simulation.counts import Counts
 from consul_coord.testing.simulation.eyes import Eyes
@@ -158,7 +159,8 @@ class Judge:
         self._scheduler = scheduler
         self._processes: dict[str, Process] = {}
         self.keys = {key: KeyRules(self, cluster, key) for key in plan.all_keys}
-        self.jobs = {key: JobRules(self, cluster, key) for key in plan.jobs}
+        self.plain = CallRules(self, cluster, plan)
+        self.jobs = {key: JobRules(self, cluster, key, plan.seed) for key in plan.jobs}
         self.sharing = None if plan.sharing is None else SharingRules(self, cluster, plan.sharing)
         self.pools = {pool.prefix: SlotRules(self, cluster, pool) for pool in plan.pools}
         self.rwlocks = {name: RwRules(self, cluster, name) for name in plan.rwlocks}
@@ -233,6 +235,10 @@ class Judge:
     def names(self) -> list[str]:
         """Return the names of all processes."""
         return list(self._processes)
+
+    def in_use(self, name: str) -> bool:
+        """Return whether a process runs, with a client that is open."""
+        return not (self._processes[name].crashed or self._processes[name].core.closing.is_set())
 
     def in_care(self, session: str) -> bool:
         """Return whether a client that runs takes care of a session."""
@@ -533,6 +539,8 @@ class Judge:
         if written:
             for job in self.jobs.values():
                 job.look()
+            if self._plan.callers:
+                self.plain.look()
         if self.sharing is not None:
             self.sharing.look(written=written)
         self.promises.look()

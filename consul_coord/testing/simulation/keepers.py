@@ -25,6 +25,7 @@ from consul_coord.recipes.client import close_session
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.session import handling
 from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.promises import RELEASED_WITHIN
 from consul_coord.testing.simulation.workload import LockUser
 
 if TYPE_CHECKING:
@@ -133,7 +134,14 @@ class KeepingUser(LockUser):
 
     async def _close(self, io: SimIO, kept: KeptSession) -> None:
         """Close a session; an exported one goes on without its client."""
-        await self.process.call(io.task, lambda io: close_session(io, self.process.core, kept), closing=True)
+        # What it still holds is released first.
+        call = self.judge.promises.called(self.process, "closes its session", 2 * RELEASED_WITHIN)
+        try:
+            await self.process.call(
+                io.task, lambda io: close_session(io, self.process.core, kept), closing=True
+            )
+        finally:
+            self.judge.promises.ended(call)
 
     async def give_back(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Release a hold, or hand it over with its session."""

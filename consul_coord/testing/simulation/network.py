@@ -20,6 +20,8 @@ from urllib.parse import urlencode
 from consul_coord.errors import BrokenReply, ConnectFailed
 from consul_coord.http.messages import Response
 from consul_coord.server import wire
+from consul_coord.testing.simulation.diary import ODD
+from consul_coord.testing.simulation.garble import garbled
 from consul_coord.testing.simulation.shapes import shape_of
 from consul_coord.testing.simulation.ways import may_ask_anybody
 
@@ -45,6 +47,7 @@ FADED = 2.5
 _LATENCY = 0.002
 """Seconds one way, on average, when nothing is wrong."""
 _LONGEST_LATENCY = 0.02
+_OK = 200
 _LATENESS = (0.3, 1.5, 6.0, math.inf)
 """A request that is late is so by up to one of these many seconds, as far as it may be."""
 
@@ -70,9 +73,12 @@ class Course:
     twice: bool = False
     instead: tuple[int, bytes] | None = None
     """Status and body of the reply, whatever was the agent's."""
-    first_index: bool = False
     fades: bool = False
     """Whether the link is cut once the reply has passed."""
+    garbles: bool = False
+    """Whether a part of the reply is replaced by what no agent sends there."""
+    index: str | None = None
+    """The index of the reply, whatever was the agent's; empty for none."""
 
 
 COURSES = {
@@ -91,7 +97,14 @@ COURSES = {
     "rate limited": Course(arrives=False, instead=_RATE_LIMITED),
     "unavailable": Course(arrives=False, instead=_UNAVAILABLE),
     "failed after": Course(instead=_LEADER_GONE),
-    "index back": Course(first_index=True),
+    "index back": Course(index="1"),
+    "index of 0": Course(index="0"),
+    "no index": Course(index=""),
+    "garbled": Course(garbles=True),
+    **{
+        f"{status} by a proxy": Course(arrives=False, instead=(status, b"<html>nginx</html>"))
+        for status in (200, 301, 401, 404, 413, 418, 502)
+    },
 }
 
 
@@ -257,7 +270,7 @@ class Exchange:
             self._deliver(lambda: self._raise(ConnectFailed))
         elif not course.arrives and course.instead is not None:
             status, body = course.instead
-            self._deliver(lambda: Response(status, {}, body), after=network.latency())
+            self._deliver(lambda: Response(status, {ODD: "yes"}, body), after=network.latency())
         elif course.answer == "break" and (course.delay or not course.arrives):
             self._deliver(lambda: self._raise(BrokenReply))
         if course.arrives:
@@ -366,10 +379,16 @@ class Exchange:
         if self._course.instead is not None:
             status, body = self._course.instead
             return Response(status, {}, body)
-        headers = {name.lower(): value for name, value in reply.headers}
-        if self._course.first_index and "x-consul-index" in headers:
-            headers["x-consul-index"] = "1"
-        return Response(reply.status, headers, reply.body)
+        headers, body = {name.lower(): value for name, value in reply.headers}, reply.body
+        if self._course.index is not None and "x-consul-index" in headers:
+            headers["x-consul-index"] = self._course.index
+        if self._course.index == "":
+            headers.pop("x-consul-index", None)
+        if self._course.garbles or self._course.index == "":
+            headers[ODD] = "yes"
+        if self._course.garbles and reply.status == _OK:
+            body = garbled(body, self._network.rng)
+        return Response(reply.status, headers, body)
 
     def _deliver(self, outcome: Callable[[], object], *, after: float = 0.0, more: float = 0.0) -> None:
         def arrive() -> None:

@@ -61,6 +61,16 @@ CHAOS = {
     "double": "a process forks, and its child goes on with a copy of the client",
 }
 """The faults that may come at any time, apart from requests."""
+ODD_FATES = {
+    "index of 0": "answered with the index 0",
+    "no index": "answered without an index",
+    "garbled": "one value of the answer becomes one of a wrong kind, or the answer is cut short",
+    **{
+        f"{status} by a proxy": f"answered by something in between: {status}"
+        for status in (200, 301, 401, 404, 413, 418, 502)
+    },
+}
+"""The further fates of the requests of plain calls, which no recipe is to be bothered with."""
 MORE_CHAOS = {
     "old leader": "for a moment an old leader answers readings that allow it, with what it knew",
     "close": "a client is closed amid its users' calls, in little time",
@@ -163,8 +173,12 @@ class Plan:
     """The partitions that the processes share as members of a group."""
     strangers: tuple[str, ...] = ()
     """Other groups, whose members are strangers, and which users watch."""
-    crowd: str = ""
+    large: str = ""
     """One of these, which is large from the beginning."""
+    callers: int = 0
+    """Users in each process that read and write keys, and make sessions, by plain calls."""
+    crowd: int = 0
+    """Watches of keys in each process."""
     agents: int = 1
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     connections: int = 0
@@ -186,6 +200,11 @@ class Plan:
     def ids(self) -> tuple[str, ...]:
         """The keys of the members whose ids several want."""
         return () if self.guests is None else tuple(map(self.guests.group.key, IDS))
+
+    @property
+    def crowd_keys(self) -> tuple[str, ...]:
+        """The keys that crowds of watches are about."""
+        return tuple(f"crowd/{number}" for number in range(self.crowd))
 
     @property
     def group_folders(self) -> set[str]:
@@ -242,6 +261,8 @@ class Plan:
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
             f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}",
+            *([f"{self.callers} users of plain calls each"] if self.callers else ()),
+            *([f"{self.crowd} watches each"] if self.crowd else ()),
             *([f"the agent takes {self.connections} connections"] if self.connections else ()),
             *([f"at request {self.strike[0]}: {self.strike[1]}"] if self.strike else ()),
         )

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consul_coord.errors import ClientClosed
+from consul_coord.events import SlotAhead
 from consul_coord.http.agents import LOOK, Agents
 from consul_coord.io import Interrupt
 from consul_coord.recipes import client as coordinator
@@ -172,6 +173,8 @@ class Process:
         """Tell the judge what the client reports."""
         if not self.crashed:
             self.judge.reported(self, event)
+            if isinstance(event, SlotAhead):
+                self.judge.jobs[event.key].warned(self, event)
             if self.judge.room is not None:
                 self.judge.room.reported(self, event)
 

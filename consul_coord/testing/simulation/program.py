@@ -18,6 +18,7 @@ from consul_coord.io import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
+    from consul_coord.testing.simulation.diary import Diary
     from consul_coord.testing.simulation.scheduler import Event
 
 T = TypeVar("T")
@@ -94,6 +95,8 @@ class SimTask:
         self.done = Signal()
         self.sent = 0
         """How many requests it has sent."""
+        self.diary: Diary | None = None
+        """Where its present call's requests are written down, if that is judged by them."""
         self.shields = 0
         """How many clean-ups are under way, one within the other."""
         self.parked_at: Wakeup | None = None

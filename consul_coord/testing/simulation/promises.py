@@ -30,6 +30,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from consul_coord.testing.simulation.diary import ODD
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -52,8 +54,12 @@ FADED_WITHIN = 0.2
 """Seconds within which a candidate says that it knows of no leader, once what it has heard counts no more."""
 SEEN_IN_TURN = 2.0
 """Seconds more, as documented, where groups are in several folders, which take turns."""
-SEEN_IN_A_CROWD = 1.0
+SEEN_IN_A_LARGE_GROUP = 1.0
 """Seconds more in a large group, which is read in parts, and after a pause."""
+UNSHARED = 30
+"""With so many watches in a client, and a few other things that it waits for, each has a query of its own."""
+SEEN_TOGETHER = 1.3
+"""Seconds more, about as documented, where there are more than these."""
 SEEN_WITHIN = 2.0
 """Seconds more within which a candidate learns who leads."""
 PAUSE = 0.3
@@ -208,8 +214,12 @@ class Promises:
         """The same, of those whose answer was surely read before the lease was over."""
         self._undisturbed = plan.calm or plan.has_only_acts
         """Whether nobody is held up by anything, except where that is noted."""
+        self._is_crowded = plan.crowd > UNSHARED
         self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1)
-        self._seen_calmly += SEEN_IN_A_CROWD * bool(plan.crowd)
+        self._seen_calmly += SEEN_IN_A_LARGE_GROUP * bool(plan.large) + SEEN_TOGETHER * self._is_crowded
+        # Each watch without a query reads once a second, and all begin and make room at once.
+        self._more = 3 * plan.crowd
+        """Requests more that a process may send."""
         self._contacts: dict[str, Contact] = {}
         self._all_troubled_until = 0.0
         self._sent: dict[tuple[str, str], deque[float]] = {}
@@ -265,8 +275,8 @@ class Promises:
 
     def _most_sent(self, alike: str) -> tuple[tuple[str, int], tuple[str, int]]:
         if self._judge.calm:
-            return (("", CALMLY_SENT), (alike, CALMLY_ALIKE))
-        return (("", MOST_SENT), (alike, MOST_ALIKE * self._agents))
+            return (("", CALMLY_SENT + self._more), (alike, CALMLY_ALIKE))
+        return (("", MOST_SENT + self._more), (alike, MOST_ALIKE * self._agents))
 
     def _count(self, process: Process, alike: str, most: int, shape: Shape) -> None:
         now, times = self._judge.now, self._sent.setdefault((process.name, alike), deque())
@@ -285,14 +295,14 @@ class Promises:
             self._judge.sessions.failed(process, shape)
             self._counted[process.name, "failures"] += any(text in response.body for text in _NOT_SERVED)
         else:
-            self._judge.sessions.succeeded(process, shape)
+            self._judge.sessions.succeeded(process, shape, waited=waited)
             self._counted[process.name, "wakeups"] += waited and response.status in _ANSWERS
             if not shape.about.startswith(_OF_THE_AGENT):
                 self._heard_at[process.name] = process.clock.now()
         for sighting in self._sightings:
             if sighting.process is process:
                 sighting.hear(shape, self._judge.now)
-        if response.status != _OK or shape.name not in {"create", "renew"}:
+        if response.status != _OK or shape.name not in {"create", "renew"} or ODD in response.headers:
             return
         session = json.loads(response.body)["ID"] if shape.name == "create" else shape.about
         mark = process.name, session
@@ -398,7 +408,7 @@ class Promises:
         claim.gone_since = judge.now if claim.gone_since is None else claim.gone_since
         contact = self.contact(process.name)
         began = max(claim.gone_since, contact.troubled_until, process.awake_since)
-        within = NOTICED_CALMLY if judge.calm else NOTICED_WITHIN
+        within = NOTICED_CALMLY if judge.calm and not self._is_crowded else NOTICED_WITHIN
         limit = began + (seldom + within + contact.patience()) * judge.stretch
         may_see = process.able and not contact.blind and not self.is_forgiven(claim.fence)
         if judge.now > limit and may_see and claim.believed():
@@ -441,7 +451,8 @@ class Promises:
             contact = self.contact(process.name)
             began = max(sighting.right_at, contact.troubled_until, process.awake_since)
             calm = self._undisturbed and not contact.failures
-            within = self._seen_calmly if calm else SEEN_WITHIN + NOTICED_WITHIN + contact.patience()
+            unsure = SEEN_WITHIN + NOTICED_WITHIN + contact.patience() + SEEN_TOGETHER * self._is_crowded
+            within = self._seen_calmly if calm else unsure
             if process.able and judge.now > began + within * judge.stretch:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s {sighting.what} is wrong for {seconds:.2f} s: {sighting.told}"

@@ -167,7 +167,10 @@ class Rules(ABC):
             self._forced_up_to = index
         for claim in self.claims:
             if session in {"", claim.session}:
-                self.judge.record("agent", "ended", key=self.name, session=claim.session, detail="forced")
+                self._end_by_force(claim)
+
+    def _end_by_force(self, claim: Claim) -> None:
+        self.judge.record("agent", "ended", key=self.name, session=claim.session, detail="forced")
 
     def counts(self, claim: Claim) -> bool:
         """Return whether no force has ended what a claim is promised."""
@@ -186,6 +189,8 @@ class Rules(ABC):
 
     def granted(self, claim: Claim) -> None:
         """Judge a new claim."""
+        if not self.counts(claim):
+            self._end_by_force(claim)  # before its client has heard of it
         judge = self.judge
         if claim.resumes:
             self._by_fence[claim.fence] = claim

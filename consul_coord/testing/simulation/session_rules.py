@@ -91,8 +91,11 @@ class SessionRules:
         """Since when each process has no contact, by its clock, as it reports."""
         self._failed: dict[tuple[str, str], deque[float]] = {}
         """When each process has tried one thing, since that was answered last."""
+        self._queried: dict[str, float] = {}
+        """When each process has heard of a blocking query last: the next one lets a renewal go first."""
         self.at_rest = False
         """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
+        self._most_failed = MOST_FAILED * (1 + plan.callers)
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
 
@@ -123,7 +126,8 @@ class SessionRules:
             text = f"{process.name} renews {short(session)} {now - due:.3f} s late, of {kept.horizon:g} s"
             self._judge.convict("renewals", text)
         part = (now - kept.confirmed) / kept.horizon
-        if part < DUE - IN_STEP / kept.horizon and self.at_rest:
+        is_hastened = self._judge.now < self._queried.get(process.name, -MOMENT) + MOMENT
+        if part < DUE - IN_STEP / kept.horizon and self.at_rest and not is_hastened:
             text = f"{process.name} has nothing to do, and renews {short(session)} early, at {part:.2%}"
             self._judge.convict("renewals", text)
         if kept.tried == kept.confirmed and part >= DUE and kept.is_in_step(part):
@@ -145,8 +149,10 @@ class SessionRules:
 
     # -- tries
 
-    def succeeded(self, process: Process, shape: Shape) -> None:
-        """Take note of an answer that is no failure."""
+    def succeeded(self, process: Process, shape: Shape, *, waited: bool) -> None:
+        """Take note of an answer that is no failure, perhaps to a blocking query."""
+        if waited:
+            self._queried[process.name] = self._judge.now
         self._failed.pop((process.name, str(shape)), None)
 
     def failed(self, process: Process, shape: Shape) -> None:
@@ -156,7 +162,7 @@ class SessionRules:
         while times[0] < self._judge.now - TRIED:
             times.popleft()
         # A client that closes tries once for each thing that it may have left.
-        if len(times) > MOST_FAILED and not (process.foreign or process.core.closing.is_set()):
+        if len(times) > self._most_failed and not (process.foreign or process.core.closing.is_set()):
             text = f"{process.name} has failed {len(times)} times in {TRIED:g} s, and goes on: {shape}"
             self._judge.convict("pace", text)
 

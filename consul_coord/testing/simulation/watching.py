@@ -1,7 +1,8 @@
-"""Users who watch: the members of a group, or the leader of an election.
+"""Users who watch: the members of a group, the leader of an election, or what plain calls are about.
 
 Rules
 - Soon after each change, a watch has given the present state, as long as its client can ask.
+- A watch ends when its user ends it, or with the error of a refusal.
 - A watch gives no state twice in a row. The members that it names as new, gone or changed are exactly those
   that differ from the state before.
 """
@@ -12,11 +13,16 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.errors import PermissionDenied, SessionCheckFailed
+from consul_coord.errors import DecodeError, PermissionDenied, ResponseError, SessionCheckFailed
+from consul_coord.http.endpoints import kv, session
+from consul_coord.http.endpoints.session import NO_SESSION
+from consul_coord.http.failures import retryable
 from consul_coord.io import Signal
 from consul_coord.recipes.election import leader
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.group.follow import MembersFollower
+from consul_coord.recipes.watch.follow import Follower
+from consul_coord.testing.simulation.call_rules import session_kept, session_shown, shown
 from consul_coord.testing.simulation.holding import Holder
 from consul_coord.testing.simulation.views import View
 
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.models import LeaderInfo
     from consul_coord.models.group import Member, Members
-    from consul_coord.recipes.watch.follow import Follower
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.key_rules import KeyRules
@@ -86,7 +91,15 @@ class Watcher(Holder):
                     before = [found.value]
                     if self.rng.chance(ASKS_SHARE):
                         await self._look_round(io, self.of)
+                elif not over.is_set():
+                    self.judge.convict(
+                        "sight", f"{process.name}'s watch of {self.of} ends, and nobody has ended it"
+                    )
         except (PermissionDenied, SessionCheckFailed):
+            self.judge.see("watch refused")
+        except (ResponseError, DecodeError) as error:
+            if retryable(error) or not self.judge.plain.odd:
+                raise
             self.judge.see("watch refused")
         finally:
             call_off()
@@ -96,6 +109,44 @@ class Watcher(Holder):
         if before is not None and before[0] == value:
             self.judge.convict("sight", f"{self.process.name}'s watch of {self.of} says twice: {value}")
         sighting.told = self.shown(value, None if before is None else before[0])
+
+
+class StateWatcher(Watcher):
+    """A user who watches a key, a tree of keys, or a session, as the client's plain calls do."""
+
+    def __init__(self, process: Process, of: str, *, healed: Callable[[], bool]) -> None:
+        super().__init__(process, of, healed=healed)
+        self._kind = "tree" if of.endswith("/") else "session" if not of else "key"
+        self._session = NO_SESSION
+
+    def follower(self) -> Follower[Any]:
+        """Return what watches it."""
+        if self._kind == "session":
+            living = list(self.judge.plain.past.present.sessions)
+            self._session = self.rng.choice(living) if living else NO_SESSION
+            return Follower(partial(session.watch, self._session))
+        return Follower(partial(kv.watch if self._kind == "key" else kv.watch_tree, self.of))
+
+    def truth(self) -> object:
+        """Return it as the servers have it."""
+        cluster = self.judge.cluster
+        match self._kind:
+            case "key":
+                return shown(cluster.entry(self.of))
+            case "tree":
+                return [*map(shown, cluster.under(self.of))]
+            case _:
+                return session_kept(cluster.state.store.sessions.rows.get(self._session))
+
+    def shown(self, found: Any, before: Any | None) -> object:  # noqa: ANN401, ARG002 - see Watcher
+        """Return what a watch has given."""
+        match self._kind:
+            case "key":
+                return shown(found)
+            case "tree":
+                return [*map(shown, found)]
+            case _:
+                return session_shown(found)
 
 
 def led(process: Process, key: str) -> View:

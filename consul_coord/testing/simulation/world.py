@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.cleanup.tasks import SWEEPS, StraySession, Sweep
 from consul_coord.recipes.group.members import GroupPlan
+from consul_coord.testing.simulation.call_rules import COUNTED, COUNTED_FLAGS
+from consul_coord.testing.simulation.calls import KEYS, TREES, CallUser, Prober
 from consul_coord.testing.simulation.candidates import REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster
@@ -38,7 +40,12 @@ from consul_coord.testing.simulation.promises import AT_REST
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.sharing import MemberUser, Sharing
 from consul_coord.testing.simulation.trace import short
-from consul_coord.testing.simulation.watching import GroupWatcher, LeaderWatcher, Watcher
+from consul_coord.testing.simulation.watching import (
+    GroupWatcher,
+    LeaderWatcher,
+    StateWatcher,
+    Watcher,
+)
 from consul_coord.testing.simulation.ways import SimAgent
 from consul_coord.testing.simulation.workload import (
     LockUser,
@@ -59,8 +66,10 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.program import SimTask
 
-    AnyUser = LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher
-
+AnyUser: TypeAlias = (
+    "LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher | CallUser"
+    " | Prober"
+)
 MOST_EVENTS = 200_000
 """In one run: far more than any that goes well has."""
 LEAST_EVENTS = 200
@@ -105,16 +114,14 @@ class World:
         self.processes: list[Process] = []
         self._exports: dict[tuple[str, ...], list[Export]] = {}
         """The sessions that were handed over, and wait for a user of the same things."""
-        self._users: list[
-            LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher
-        ] = []
+        self._users: list[AnyUser] = []
         self._running: dict[SimTask, str] = {}
         self._healed = False
         self._idle_since = 0.0
         self._nothing_comes_after = 0.0
         self._chaos = Chaos(self, self._dice("chaos"))
         self._names = 0
-        self._crowd = ""
+        self._strangers = ""
         """The session of many strangers."""
         self.network.on_strike = self._chaos.strike
 
@@ -163,6 +170,7 @@ class World:
         candidates = [CandidateUser(process, key, plan, healed=self._is_healed) for key in plan.elections]
         self._run_users(process, candidates)
         self._run_users(process, [JobUser(process, key, healed=self._is_healed) for key in plan.jobs])
+        self._add_callers(process)
         watches = self._dice(f"{process.name} watches")
         if plan.sharing is not None:
             self._run_users(process, [MemberUser(process, plan.sharing, healed=self._is_healed)])
@@ -182,12 +190,20 @@ class World:
             watchers = [LeaderWatcher(process, key, healed=self._is_healed) for key in plan.elections]
             self._run_users(process, watchers)
 
+    def _add_callers(self, process: Process) -> None:
+        plan = self.plan
+        callers = [CallUser(process, f"caller {at}", healed=self._is_healed) for at in range(plan.callers)]
+        self._run_users(process, callers)
+        if plan.callers:
+            self._run_users(process, [Prober(process, "prober", healed=self._is_healed)])
+        watched = (COUNTED, *KEYS[:2], *TREES[:2], "") if plan.callers else ()
+        for of in (*watched, *plan.crowd_keys):
+            self._run_users(process, [StateWatcher(process, of, healed=self._is_healed)])
+
     def _run_users(
         self,
         process: Process,
-        users: Sequence[
-            LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher
-        ],
+        users: Sequence[AnyUser],
     ) -> None:
         for user in users:
             if isinstance(user, KeepingUser):
@@ -234,7 +250,9 @@ class World:
                 process.end()
 
     def _run_phases(self) -> None:
-        self._gather_crowd()
+        self._gather_strangers()
+        if self.plan.callers and self._dice("count").chance(0.5):
+            self.cluster.put(COUNTED, b"0", flags=COUNTED_FLAGS)
         for _ in range(self.plan.processes):
             self.add_process()
         for kind, names in (
@@ -262,13 +280,13 @@ class World:
             if self.judge.violation is not None:
                 return
 
-    def _gather_crowd(self) -> None:
+    def _gather_strangers(self) -> None:
         """Let many strangers be members of one group from the beginning."""
-        if self.plan.crowd:
-            group = GroupPlan(self.plan.crowd)
-            self._crowd = self.cluster.open_session(ttl=CROWD_TTL)
+        if self.plan.large:
+            group = GroupPlan(self.plan.large)
+            self._strangers = self.cluster.open_session(ttl=CROWD_TTL)
             for number in range(CROWD):
-                self.cluster.lock(group.key(f"one of many {number}"), self._crowd, flags=GROUP_FLAGS)
+                self.cluster.lock(group.key(f"one of many {number}"), self._strangers, flags=GROUP_FLAGS)
 
     def advance(self, until: float, *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Let events happen until a time, or until ``unless`` says so; returns whether it did."""
@@ -310,7 +328,12 @@ class World:
     def _round(self) -> float:
         """How many seconds everybody's turns take at most, one after the other."""
         plan = self.plan
-        things = len(plan.all_keys) + len(plan.pools) + 2 * len(plan.rwlocks)
+        things = (
+            len(plan.all_keys)
+            + len(plan.pools)
+            + 2 * len(plan.rwlocks)
+            + 3 * bool(plan.callers or plan.crowd)
+        )
         longest = CALM_HOLD + _TURN + (2 * (PRIORITY_DELAY + REST[1]) if plan.elections else 0.0)
         return plan.stretch * len(self._users) * things * longest
 
@@ -319,8 +342,8 @@ class World:
         self.judge.note("world", "all is healed")
         self._healed = True
         self._chaos.end()
-        if self._crowd:
-            self.cluster.destroy_session(self._crowd)
+        if self._strangers:
+            self.cluster.destroy_session(self._strangers)
         self.network.heal()
         self.cluster.start()
         for agent in self.network.agents:
@@ -332,6 +355,8 @@ class World:
         self.cluster.permit(())
         for pool in self.plan.pools:
             self._chaos.repair(pool.prefix)
+        for repair in self._chaos.repairs:
+            repair()
         for process in self.processes:
             process.link.mend()
             process.resume()
@@ -411,6 +436,9 @@ class World:
     def _resting(self) -> None:
         """Let what is not needed any more come to its end."""
         promises, half = self.judge.promises, self.plan.stretch * AT_REST / 2
+        # A client whose contact was looked at asks for a while whether it has any.
+        looked_at = max(map(self.judge.plain.looked_at_until, self._alive()), default=0.0)
+        self.advance(max(self.scheduler.now, self.plan.stretch * looked_at))
         self.advance(self.scheduler.now + half)
         asked = {
             process: math.inf if process.core.reaper.pending else promises.asked(process)

@@ -25,6 +25,7 @@ from consul_coord.testing.simulation.plan import (
     FATES,
     LATEST,
     MORE_CHAOS,
+    ODD_FATES,
     SAFE_SKEW,
     Plan,
     Pool,
@@ -99,22 +100,28 @@ MIXES = (
 
 def draw(seed: int) -> Plan:
     """Return what a seed stands for: a run of one of all worlds."""
-    plan = Dice(seed, "world").choice(_DRAWN)(seed)
-    if not plan.connections and plan.agents == 1 and Dice(seed, "connected").chance(CONNECTED_SHARE):
+    rng = Dice(seed, "calls and crowds")
+    plan = (rng.choice(OTHERS) if rng.chance(OTHERS_SHARE) else Dice(seed, "world").choice(_DRAWN))(seed)
+    # A crowd opens and closes more connections at once than are enough for others.
+    if (
+        not (plan.connections or plan.crowd)
+        and plan.agents == 1
+        and Dice(seed, "connected").chance(CONNECTED_SHARE)
+    ):
         plan = replace(plan, connections=ENOUGH)
     if plan.sharing is not None:
         plan = replace(plan, **_group(Dice(seed, "group"), plan.sharing))
     if plan.strangers and Dice(seed, "crowd").chance(CROWD_SHARE):
-        plan = replace(plan, **_crowd(Dice(seed, "in a crowd"), plan))
+        plan = replace(plan, **_large(Dice(seed, "in a crowd"), plan))
     if plan.keys and not plan.calm and Dice(seed, "keeping").chance(KEEPING_SHARE):
         plan = replace(plan, keeping=True)
     return plan
 
 
-def _crowd(rng: Dice, plan: Plan) -> dict[str, Any]:
+def _large(rng: Dice, plan: Plan) -> dict[str, Any]:
     """Let one of the other groups be large, also beside an old leader."""
     old = {"old leader": 3.0} if rng.chance(0.5) else {}
-    return {"crowd": plan.strangers[0], "chaos": {**plan.chaos, **old}}
+    return {"large": plan.strangers[0], "chaos": {**plan.chaos, **old}}
 
 
 def _group(rng: Dice, sharing: Sharing) -> dict[str, Any]:
@@ -154,7 +161,8 @@ def _with_jobs(plan: Plan, rng: Dice) -> Plan:
     """Add a job to a part of the plans that do not promise who is served when, and leave the others."""
     if plan.gentle or not rng.chance(JOBS_SHARE):
         return plan
-    plan = replace(plan, jobs=("job/a",))
+    damage = {} if "restore" in plan.chaos or rng.chance(0.6) else {"damage job": 4.0}
+    plan = replace(plan, jobs=("job/a",), chaos={**plan.chaos, **damage})
     if rng.chance(0.5):
         return plan
     # A late record has to meet a later run of its slot.
@@ -278,6 +286,77 @@ def draw_with_members(seed: int) -> Plan:
             **({"remove member": 5.0} if Dice(seed, "removed").chance(0.5) else {}),
             **({"strangers": 1.0} if others else {}),
         },
+    )
+
+
+def draw_with_callers(seed: int) -> Plan:
+    """Return a run whose users read and write keys and make sessions by plain calls, and watch all that."""
+    rng = Dice(seed, "callers")
+    kind = rng.choice(
+        ("calm", "faults", "faults", "failing", "failing", "odd", "odd", "no leader", "out of reach")
+    )
+    plan = replace(
+        _mixed(seed, Dice(seed, "plan")),
+        callers=rng.choice((1, 2)),
+        keys=(),
+        several=False,
+        pools=(),
+        elections=(),
+        foreign=0,
+        processes=2,
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        timeout=10.0,
+        chaos_seconds=rng.uniform(10.0, 20.0),
+        skew=rng.choice((0.0, SAFE_SKEW)),
+    )
+    hot = frozenset(rng.sample(CALLED, 3))
+    match kind:
+        case "faults":
+            # What a proxy applies twice is counted twice, which nobody can help.
+            fates = {name: 0.1 * rng.random() ** 2 for name in rng.sample([*FATES], 5) if name != "twice"}
+            chaos = {name: rng.uniform(5.0, 12.0) for name in rng.sample(CALL_FAULTS, 2)}
+            return replace(plan, fates=fates, hot=hot, chaos=chaos)
+        case "failing":
+            # Calls meet one failure after the other, until their time is over.
+            fates, chaos = (
+                dict.fromkeys(rng.sample(FAILURES, 2), 0.01),
+                {"pause": 12.0} if rng.chance(0.3) else {},
+            )
+            often = rng.choice((0.8, 0.97))
+            return replace(plan, fates=fates, hot=frozenset(SHAPES), chaos=chaos, hot_probability=often)
+        case "odd":
+            fates = dict.fromkeys(rng.sample([*ODD_FATES], 4), 0.03)
+            return replace(plan, fates={**fates, "garbled": 0.15}, hot=hot, chaos={}, hot_probability=0.3)
+        case "no leader":
+            return replace(plan, fates={}, hot=frozenset(), chaos={"leaderless": 6.0}, chaos_seconds=30.0)
+        case "out of reach":
+            return replace(
+                plan, fates={}, hot=frozenset(), chaos={"cut": 9.0, "outage": 15.0}, chaos_seconds=40.0
+            )
+        case _:
+            return replace(plan, calm=True, fates={}, hot=frozenset(), chaos={}, spurious=False)
+
+
+def draw_with_crowds(seed: int) -> Plan:
+    """Return a run in which each client watches more keys than have a query each, and little goes wrong."""
+    rng = Dice(seed, "crowds")
+    faults = {"cut": 8.0, "agent restart": 8.0} if rng.chance(0.4) else {}
+    return replace(
+        _one_recipe(_mixed(seed, Dice(seed, "plan")), rng.choice(("lock", "several locks", "election", ""))),
+        crowd=rng.choice((20, 34, 44)),
+        calm=not faults,
+        processes=2,
+        users=rng.choice((2, 4)),
+        fates={},
+        hot=frozenset(),
+        chaos={"write": 0.3, **faults, **({"release key": 3.0} if rng.chance(0.5) else {})},
+        chaos_seconds=rng.uniform(8.0, 15.0),
+        spec=SessionSpec(ttl=8.0, lock_delay=8.0),
+        timeout=10.0,
+        ttl_factor=1.0,
+        lingering=LONG * rng.chance(0.5),
+        foreign=0,
+        skew=0.0,
     )
 
 
@@ -549,6 +628,21 @@ STRUCK = 61
 """How many requests of a run are struck; no two of these three numbers have a common divisor."""
 KEPT = 149
 """Likewise, where what is got is kept for long."""
+CALLED = (
+    *("read", "list", "watch", "put-cas", "delete", "create", "destroy", "renew", "acquire"),
+    *("release", "look", "glance", "other"),
+)
+"""The kinds of requests of plain calls that faults are aimed at."""
+FAILURES = (
+    "connection refused",
+    "reply cut off",
+    "reply lost",
+    "rate limited",
+    "unavailable",
+    "failed after",
+)
+"""The fates that some calls meet again and again."""
+CALL_FAULTS = ("pause", "crash", "cut", "leader change", "agent restart", "old leader", "close")
 LONG_LEASE = 8.0
 """Seconds of a TTL and a lock-delay for which renewals fail, where an agent refuses connections for long."""
 LONG = 12.0
@@ -610,5 +704,8 @@ SHARES = {
     draw_with_agents: 2,
     draw_with_limit: 1,
 }
-"""How many of 40 seeds, on average, are drawn from which world."""
+"""How many of 40 seeds, on average, are drawn from which world, of those that are from none of the others."""
 _DRAWN = tuple(world for world, share in SHARES.items() for _ in range(share))
+OTHERS_SHARE = 0.15
+OTHERS = draw_with_callers, draw_with_callers, draw_with_crowds
+"""The worlds of the others, drawn apart so that most seeds stand for what they did before."""
