@@ -452,7 +452,7 @@ class Chaos:
         """Let a stranger write or delete a key that is watched."""
         cluster, key = self._world.cluster, self._rng.choice(self._world.plan.crowd_keys)
         if cluster.state.leader:
-            delete = cluster.entry(key) is not None and self._rng.chance(0.3)
+            delete = cluster.entry(key) is not None and self._rng.chance(0.1)
             self._note(f"{key} is {'deleted' if delete else 'written'}")
             (cluster.delete if delete else cluster.put)(key)
 

@@ -217,8 +217,8 @@ class Promises:
         self._is_crowded = plan.crowd > UNSHARED
         self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1)
         self._seen_calmly += SEEN_IN_A_LARGE_GROUP * bool(plan.large) + SEEN_TOGETHER * self._is_crowded
-        # Each watch without a query reads once a second, and all begin and make room at once.
-        self._more = 3 * plan.crowd
+        # Each watch without a query reads once a second, and all begin at once. Some keys are gone.
+        self._more = 6 * plan.crowd
         """Requests more that a process may send."""
         self._contacts: dict[str, Contact] = {}
         self._all_troubled_until = 0.0

@@ -253,6 +253,8 @@ class World:
         self._gather_strangers()
         if self.plan.callers and self._dice("count").chance(0.5):
             self.cluster.put(COUNTED, b"0", flags=COUNTED_FLAGS)
+        for key in self.plan.crowd_keys:
+            self.cluster.put(key)  # any write wakes those that wait for a key that is not there
         for _ in range(self.plan.processes):
             self.add_process()
         for kind, names in (
