@@ -5,6 +5,7 @@ Rules
 - A write whose outcome is unknown is sent again as it was: at the same index, so that it is applied once
   however many copies arrive. When the key has then moved on, nobody can tell whether one of them was applied
   before. That is raised: to compute again would count twice what was counted already.
+- After a refusal the present leader is asked: an old one may go on to give the value of before.
 - Each refused write costs the servers a Raft entry. So the pauses between tries grow, and are random over
   their whole length: writers that met once do not meet again.
 - A refusal to serve (429, no leader) is no loss of the race; the same write is sent again after a pause.
@@ -21,6 +22,7 @@ from consul_coord.http.failures import again, bare, outcome_unknown, raise_if_de
 from consul_coord.http.retry import Failures, perform, send_once
 from consul_coord.models import TxnOp
 from consul_coord.models._validate import as_bytes, plain, refuse_kind, seconds
+from consul_coord.models.reply import CONSISTENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +54,8 @@ async def update(
     deadline = io.now() + (timeout or attempt)
     lost = 0
     while True:
-        pair = (await perform(io, kv.get(key), deadline=deadline, attempt=attempt)).value
+        call = kv.get(key, options=CONSISTENT if lost else None)
+        pair = (await perform(io, call, deadline=deadline, attempt=attempt)).value
         new = fn(None if pair is None else pair.value)
         if new is None:
             return pair

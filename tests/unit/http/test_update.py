@@ -98,6 +98,17 @@ def always_late(io: FakeIO) -> None:
         io.expect("PUT", "/v1/txn", STALE)
 
 
+def test_after_a_refusal_the_present_leader_is_asked(io: FakeIO) -> None:
+    """An old one would give the same value, and have each write refused."""
+    reads(io, b"4", 7)
+    io.expect("PUT", "/v1/txn", STALE)
+    reads(io, b"5", 8)
+    io.expect("PUT", "/v1/txn", txn_done(entry("k", session=None, index=9)))
+    updated(io)
+    asked = [each.params for each in io.requests if each.method == "GET"]
+    assert asked == [(), (("consistent", ""),)]
+
+
 @pytest.mark.parametrize("random", [0.25, 0.75])
 def test_the_pauses_between_lost_races_are_random_over_their_whole_length(io: FakeIO, random: float) -> None:
     io.randomness = random
