@@ -3,7 +3,7 @@
 Rules
 - A reading shows the state of a moment of its call. A call that reports that something is written, deleted or
   destroyed had that so at a moment. A check-and-set that is refused was one that the state refused.
-- ``update`` gives up for others only if others wrote. The meaning of a transaction is in ``txn_rules``.
+- ``update`` is refused as often as others wrote, at most. The meaning of a transaction is in ``txn_rules``.
 - How a call repeats what failed, and with which error it ends, is judged by ``diary``, and the rest by
   ``call_rules``.
 - In calm runs a call sends one request, and ``update`` two.
@@ -190,7 +190,6 @@ class CallUser(Holder):
         self._number += 1
         mark = f" {self.process.name} {self.actor} {self._number}".encode()
         timeout, made = self.rng.choice((0.0, 2.0, 10.0)), list[bytes]()
-        index = self.judge.cluster.state.store.raft_index
 
         def count(value: bytes | None) -> bytes:
             number = 0 if value is None else int(value.partition(b" ")[0])
@@ -204,7 +203,11 @@ class CallUser(Holder):
             lambda io: update(io, COUNTED, count, timeout=timeout, attempt=self.process.core.timeout),
             timeout=limit,
         )
-        moments, others = self._rules.past.during(began), self.judge.cluster.state.store.raft_index > index
+        # What it read first may have been an old leader's.
+        moments = self._rules.past.during(began - self._rules.behind)
+        if moments is not None and diary.refusals > changes_of(COUNTED, moments) + bool(self._rules.behind):
+            text = f"{self.process.name} updates {COUNTED}, and is refused {diary.refusals} times"
+            self._rules.convict(f"{text}, more often than others wrote it")
         if error is None:
             fits = moments is None or any(_is_written(found, moment) for moment in moments)
             if not fits or found.value != made[-1]:
@@ -214,8 +217,6 @@ class CallUser(Holder):
             return
         if flaw := diary.flaw_of_several(error):
             self._rules.convict(f"{self.process.name} updates {COUNTED}, and {flaw}")
-        if isinstance(error, RequestTimeout) and "others wrote it first" in str(error) and not others:
-            self._rules.convict(f"{self.process.name} could not update, it says: {error}")
         if _is_surely_not_applied(error):
             for value in made:
                 self._rules.forbid(value, f"{self.process.name}'s update has failed: {error}", moments)
@@ -551,3 +552,8 @@ def _folded(entries: Sequence[Entry], prefix: str, separator: str | None) -> lis
         cut = separator is not None and separator in rest
         names[prefix + rest.partition("/")[0] + "/" if cut else entry.key] = None
     return list(names)
+
+
+def changes_of(key: str, moments: Sequence[Moment]) -> int:
+    """Return how often a key was written."""
+    return len({_index(one, key) for one in moments}) - 1

@@ -149,6 +149,11 @@ class Diary:
             return f"hides in a {kind} that it may have been applied"
         return ""
 
+    @property
+    def refusals(self) -> int:
+        """How many transactions were refused."""
+        return sum(one.kinds[0] == "TxnFailed" for one in self.tries)
+
     def saw(self, kind: str) -> bool:
         """Return whether a try may have failed with an error of a kind."""
         return any(kind in one.kinds for one in self.tries)

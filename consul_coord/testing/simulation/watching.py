@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from consul_coord.errors import DecodeError, PermissionDenied, ResponseError, SessionCheckFailed
 from consul_coord.http.endpoints import kv, session
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.promises import Sighting
     from consul_coord.testing.simulation.sharing import Sharing
 
+StateKind: TypeAlias = Literal["key", "tree", "session"]
 LONGEST = 8.0
 """Seconds for which a watch lasts, at most."""
 ASKS_SHARE = 0.3
@@ -114,9 +115,11 @@ class Watcher(Holder):
 class StateWatcher(Watcher):
     """A user who watches a key, a tree of keys, or a session, as the client's plain calls do."""
 
-    def __init__(self, process: Process, of: str, *, healed: Callable[[], bool]) -> None:
+    def __init__(
+        self, process: Process, of: str, *, healed: Callable[[], bool], kind: StateKind = "key"
+    ) -> None:
         super().__init__(process, of, healed=healed)
-        self._kind = "tree" if of.endswith("/") else "session" if not of else "key"
+        self._kind: StateKind = kind
         self._session = NO_SESSION
 
     def follower(self) -> Follower[Any]:

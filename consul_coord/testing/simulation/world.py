@@ -43,6 +43,7 @@ from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.watching import (
     GroupWatcher,
     LeaderWatcher,
+    StateKind,
     StateWatcher,
     Watcher,
 )
@@ -70,6 +71,15 @@ AnyUser: TypeAlias = (
     "LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher | CallUser"
     " | Prober"
 )
+WATCHED: tuple[tuple[str, StateKind], ...] = (
+    *((key, "key") for key in (COUNTED, *KEYS[:2])),
+    *((tree, "tree") for tree in (*TREES[:2], KEYS[1])),
+    ("", "session"),
+)
+"""The things that users of plain calls watch; one tree has the name of a key.
+
+A watch of a part of a tree may miss that the whole tree is deleted: Consul notes that under the tree's name.
+"""
 MOST_EVENTS = 200_000
 """In one run: far more than any that goes well has."""
 LEAST_EVENTS = 200
@@ -196,9 +206,9 @@ class World:
         self._run_users(process, callers)
         if plan.callers:
             self._run_users(process, [Prober(process, "prober", healed=self._is_healed)])
-        watched = (COUNTED, *KEYS[:2], *TREES[:2], "") if plan.callers else ()
-        for of in (*watched, *plan.crowd_keys):
-            self._run_users(process, [StateWatcher(process, of, healed=self._is_healed)])
+        watched = WATCHED if plan.callers else tuple((key, "key") for key in plan.crowd_keys)
+        for of, kind in watched:
+            self._run_users(process, [StateWatcher(process, of, kind=kind, healed=self._is_healed)])
 
     def _run_users(
         self,
