@@ -89,6 +89,7 @@ class Agent:
         "refused",
         "refused_at",
         "settings",
+        "waiting",
     )
 
     def __init__(self, settings: Settings, cut: Callable[[], object]) -> None:
@@ -98,6 +99,8 @@ class Agent:
         self.heard_at = self.left_at = self.checked_at = self.refused_at = -math.inf
         self.asked_at = math.inf
         """When it was first asked, since it was last heard, for anything that it answers at once."""
+        self.waiting: dict[object, None] = {}
+        """The requests of that kind that are under way."""
         self.refused = ""
         """Why it must not be used; empty when nothing is known against it."""
 
@@ -115,8 +118,8 @@ class Agent:
         self.left_at, self.checked_at, self.asked_at = now, -math.inf, math.inf
 
     def hear(self, now: float) -> None:
-        """Take note that it has answered something."""
-        self.heard_at, self.asked_at = now, math.inf
+        """Take note that it has answered something. What is under way yet is as if it were asked now."""
+        self.heard_at, self.asked_at = now, now if self.waiting else math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -229,8 +232,9 @@ class Agents:
         return sorted(found - {tried}, key=rank)
 
     async def _ask(self, way: Way, agent: Agent, request: Request, deadline: float) -> Response:
-        began = way.now()
+        began, this = way.now(), object()
         if not request.hold_open:
+            agent.waiting[this] = None
             agent.asked_at = min(agent.asked_at, began)
         try:
             reply = await way.exchange(agent, request, timeout=deadline - began)
@@ -240,6 +244,8 @@ class Agents:
             if patient or not isinstance(error, RequestTimeout):
                 agent.leave(now)
             raise
+        finally:
+            agent.waiting.pop(this, None)
         agent.hear(way.now())
         if _is_out_of_service(reply):
             agent.leave(agent.heard_at)

@@ -287,6 +287,11 @@ class Exchange:
         """Whether it is a blocking query."""
         return self._request.hold_open > 0
 
+    @property
+    def path(self) -> str:
+        """What is asked for."""
+        return self._request.path
+
     def break_off(self) -> None:
         """Break the connection: whether the request is applied is not known."""
         self._network.scheduler.after(

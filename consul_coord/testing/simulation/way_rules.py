@@ -66,7 +66,7 @@ class Seen:
     refused_at: float = -math.inf
     """When it answered that, being one of another cluster."""
     wonders_since: float = math.inf
-    """When it was first asked for something, since it was heard last."""
+    """When it was first asked for something, since it was heard last; or when that was, beside others."""
 
 
 @dataclass(slots=True)
@@ -180,7 +180,9 @@ class WayRules:
         """Take note of an answer."""
         client, now = self._client(process), self._judge.now
         seen = client.of(agent)
-        seen.heard_at, seen.wonders_since = now, math.inf
+        own = (one for one in agent.exchanges if one.link.who == process.name)
+        waits = any(not one.is_query and one.path != _SIGN for one in own)
+        seen.heard_at, seen.wonders_since = now, now if waits else math.inf
         if request.path == _PEERS:
             seen.checked_at = now
             seen.refused_at = now if agent.stray else -math.inf

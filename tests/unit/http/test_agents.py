@@ -21,6 +21,7 @@ from consul_coord.http.agents import (
     CHECK_LASTS,
     CHECK_WITHIN,
     CONNECT_WITHIN,
+    LOOK,
     REFRESH,
     REFUSED_FOR,
     REST,
@@ -559,6 +560,38 @@ def test_a_silent_agent_is_left_long_before_the_time_of_a_request_is_over(world:
     silent_under(world, READ)
     assert world.current == B
     assert cut_at[0] - began < SILENT_AFTER + SIGN_WITHIN + 0.1
+
+
+def test_an_agent_that_falls_silent_just_after_another_answer_is_left_as_soon(world: World) -> None:
+    """A release that was sent before that answer came waits no longer."""
+    exchange, agent = world.exchange, world.agent(A)
+    left_at: list[float] = []
+
+    async def silent_after_another_answer(asked: Agent, request: Request, *, timeout: float) -> Response:
+        world.exchange, ends = exchange, world.time + timeout  # type: ignore[method-assign]
+        world.time += 0.1
+        world.send()
+        answered_at, world.agents[A].silent = world.time, True
+        for _ in range(8):
+            world.time += LOOK
+            world.run(world.rules.look_for_life(world))
+            left_at.extend([world.time] if agent.rests(world.time) else [])
+        assert left_at[0] <= answered_at + SILENT_AFTER + LOOK + SIGN_WITHIN
+        return await exchange(asked, request, timeout=ends - world.time)
+
+    world.exchange = silent_after_another_answer  # type: ignore[method-assign, assignment]
+    with pytest.raises(RequestTimeout):
+        world.send()
+    assert world.current == B
+
+
+def test_what_was_answered_is_no_reason_to_ask_for_a_sign_of_life(world: World) -> None:
+    for _ in range(2):
+        world.send()
+    world.paths(A)
+    world.time += 2 * SILENT_AFTER
+    world.run(world.rules.look_for_life(world))
+    assert world.paths(A) == []
 
 
 def test_a_blocking_query_without_an_answer_is_no_silence(world: World) -> None:
