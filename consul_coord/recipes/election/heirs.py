@@ -1,7 +1,8 @@
 """Naming an heir: who leads writes down whom the queue is to let go first.
 
 Rules
-- The heir queues, and the leader still leads, or nothing is written: one transaction checks both.
+- The heir queues where it did, and the leader still leads, or nothing is written: one transaction checks
+  both. One that has joined again has another candidate before it, which is the one that has to be written.
 - The heir may watch a candidate before it and not the note. So that one's contender is written, with its own
   value: the heir wakes up and looks.
 - A queue that changes meanwhile is read again, a few times.
@@ -49,7 +50,7 @@ async def name(io: IO, client: Shared, hold: Grant, heir: str) -> None:
             raise SessionNotFound(message, session=heir)
         ops = [
             TxnOp.check_session(key, hold.session),
-            TxnOp.check_session(look.live[position].key, heir),
+            TxnOp.check_index(look.live[position].key, look.live[position].modify_index),
             TxnOp.set(notes.heir_key(key), heir),
         ]
         if position > 0:

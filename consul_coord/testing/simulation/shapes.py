@@ -45,8 +45,7 @@ _BY_VERBS: dict[tuple[str, ...], str] = {
     ("check-index", "lock"): "put",
     ("check-session", "check-index", "set"): "guarded",
     ("check-session", "set"): "note",
-    ("check-session", "check-session", "set"): "name-heir",
-    ("check-session", "check-session", "set", "cas", "set"): "name-heir",
+    ("check-session", "check-index", "set", "cas", "set"): "name-heir",
     ("check-index", "cas", "lock"): "slot-take",
     ("check-index", "cas"): "slot-prune",
     ("cas", "lock"): "slot-take-at-once",
@@ -150,6 +149,8 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
         return Shape(RECORD, last, session)
     if last.startswith(GUARDED):
         return Shape("guarded", last, session)
+    if name == "guarded":
+        name = "name-heir"  # the first of a queue is named in the same form
     # What a barge checks is its contender; what it is about is the key that it locks.
     about = next((op["Key"] for op in fields if op["Verb"] in {"lock", "delete-cas"}), fields[0]["Key"])
     others = tuple(op["Key"] for op in fields[1:]) if name == "several" else ()
