@@ -1846,6 +1846,7 @@ MUTATIONS = (
         "_timed_out",
         "blocker, cause, waited=waited",
         "blocker, cause, waited=0.0",
+        breaks="answers",
         within=200,
         drawn=_with_guests,
     ),
@@ -1947,7 +1948,7 @@ MUTATIONS = (
         "blocker.describe(nodes=True)",
         breaks="answers",
         within=200,
-        drawn=draw_mixed,
+        drawn=_restarting,
     ),
     Mutation(
         "a candidate that times out names nobody",

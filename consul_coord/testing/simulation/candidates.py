@@ -27,6 +27,7 @@ from consul_coord.errors import (
     LockLost,
     NotHeld,
     SessionNotFound,
+    TxnFailed,
 )
 from consul_coord.http.endpoints import kv
 from consul_coord.http.retry import send_once
@@ -78,6 +79,9 @@ NAMES_NOBODY = 0.15
 """So often it hands over to one that does not queue."""
 PROCLAIMS_AT_LAST = 0.3
 """So often one proclaims something in its last leadership, and nothing may be left of that."""
+HEIR_LEAVES = 0.25
+JUST_THEN, ASIDE_FOR = 0.01, 0.5
+"""So often its heir leaves the queue within so many seconds, for so many."""
 NAMES_LATE = 0.3
 LATE_NAMING = 0.5
 """So often it names an heir that it has chosen up to so many seconds before."""
@@ -99,7 +103,7 @@ class CandidateUser(Holder):
 
     def __init__(self, process: Process, key: str, plan: Plan, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, "candidate", healed=healed)
-        self.key = key
+        self.key = self.asks_about = key
         self._candidacy: Candidacy | None = None
         self._office = Office(self)
         self._sighting: Sighting | None = None
@@ -445,9 +449,21 @@ class CandidateUser(Holder):
                 heir = hold.session
             if self.more.chance(NAMES_LATE):
                 await io.wait(hold.over, deadline=io.now() + self.more.uniform(0.0, LATE_NAMING))
+            if self.more.chance(HEIR_LEAVES):
+                self._have_leave(heir)
             since, was_held = self.judge.now, hold.is_held(io.now())
             said = await self._transfer(io, candidacy, hold, heir)
             self._check_transfer(said, hold, heir, since=since, was_held=was_held)
+
+    def _have_leave(self, heir: str) -> None:
+        """Have an heir stand aside just while it is named."""
+        process = self.judge.carer(heir)
+        if process is None or process is self.process or self.healed():
+            return
+        for candidacy in process.core.standing:
+            if isinstance(candidacy, Candidacy) and candidacy.plan.key == self.key:
+                at = process.clock.now() + self.more.uniform(0.0, JUST_THEN)
+                process.alarm(at, partial(candidacy.stand_aside, ASIDE_FOR))
 
     async def _transfer(self, io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> str:
         """Have an heir lead next; returns what is said if that is not done."""
@@ -461,6 +477,8 @@ class CandidateUser(Holder):
             return "the queue kept changing"
         except NotHeld:
             return "this does not lead"
+        except TxnFailed as error:
+            return f"not permitted: {error}"
         self.judge.see("handed over")
         return ""
 
@@ -472,7 +490,7 @@ class CandidateUser(Holder):
             "that does not queue": rules.has_queued_since(heir, since),
             "the queue kept changing": rules.is_unchanged_since(since),
             "this does not lead": leads,
-        }[said]
+        }.get(said, self.judge.permits)
         # Its user may have made it resign meanwhile.
         in_vain = said in {"that does not queue", "the queue kept changing"}
         gave_up = in_vain and was_held and hold.released and hold is not self._doomed

@@ -228,6 +228,7 @@ class Chaos:
         if not cluster.down and cluster.state.leader:
             cluster.be_followed()
             self._note("an old leader", seconds=self._later(0.3, OLD_FOR, cluster.be_alone))
+            self._world.have_asked()
 
     def _lose_agent(self, harm: Callable[[SimAgent], object]) -> None:
         """Do without one agent; the next one not before every client has settled at another."""

@@ -342,7 +342,9 @@ class MemberEyes:
             self._watch.lasts("news", is_so=False)
         if joined and hold is not None and hold is not self._known:
             if self._watch.lasts("news", is_so=True) > LOOK:
-                again = "joined again" if self._known is not None else "joined"
+                # The one before may have been too short to be looked at.
+                was_told = judge.news.was_told(process, "joined again", member.key, hold.fence)
+                again = "joined again" if self._known is not None or was_told else "joined"
                 judge.news.expect(process, again, member.key, hold.fence)
                 self._check_first_value(hold)
                 self._known = hold

@@ -72,6 +72,8 @@ RELEASES_TWICE = 0.1
 """So often a curious user is not the only one to release its hold."""
 ASKS_TO_WAIT = 0.3
 """So often a curious user waits for the loss of its hold."""
+ASKS_WITHIN = 1.5
+"""Seconds after an old leader began to answer within which users ask about everybody."""
 LONGEST_STEP = 4.0
 """Seconds between two things done with a hold, at most."""
 CALM_HOLD = 0.2
@@ -97,6 +99,8 @@ class Holder:
         self._writes = 0
         """The fence of the hold whose value it was writing last, if that was cut short."""
 
+    asks_about = ""
+    """What it asks about when an old leader may answer."""
     put_takes = 1
     """Requests of a write of its value."""
 
@@ -242,6 +246,11 @@ class Holder:
     def views(self, of: str) -> Sequence[View]:  # noqa: ARG002 - for those who have some
         """Return what may be asked about everybody who wants the same."""
         return ()
+
+    async def ask_around(self, io: SimIO) -> None:
+        """Ask about everybody in a moment, beside what it does."""
+        await io.sleep(self.more.uniform(0.0, ASKS_WITHIN))
+        await self._look_round(io, self.asks_about)
 
     async def _look_round(self, io: SimIO, of: str) -> None:
         """Ask something about everybody."""

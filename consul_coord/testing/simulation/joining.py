@@ -67,6 +67,7 @@ class Joiner(Holder):
     def __init__(self, process: Process, actor: str, sharing: Sharing, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, actor, healed=healed)
         self._sharing = sharing
+        self.asks_about = sharing.prefix
         self._call: PendingCall | None = None
         """The call that joins."""
         self._joins_too: PendingCall | None = None

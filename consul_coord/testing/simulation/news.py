@@ -147,9 +147,13 @@ class News:
             elif process.able and self._judge.now > max(at, process.awake_since) + REPORTED_WITHIN:
                 self._judge.convict("told", f"an error of {process.name} was not reported: {where}")
 
+    def was_told(self, process: Process, kind: str, key: str, *what: Hashable) -> bool:
+        """Return whether something was an event before."""
+        return (process.name, kind, key, *what) in self._seen
+
     def expect(self, process: Process, kind: str, key: str, *what: Hashable) -> None:
         """Judge that something is reported that should have been an event before."""
-        if (process.name, kind, key, *what) not in self._seen and not process.core.closing.is_set():
+        if not self.was_told(process, kind, key, *what) and not process.core.closing.is_set():
             text = f"{process.name} tells its user that {key} is {kind}, and had no event of that"
             self._judge.convict("told", text)
 

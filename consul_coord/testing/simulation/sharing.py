@@ -341,6 +341,7 @@ class MemberUser(Joiner):
 
     def __init__(self, process: Process, sharing: Sharing, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, "member", sharing, healed=healed)
+        self._partitions: recipe.PartitionPlan | None = None
         process.fair = False  # as a partition's lock is
 
     async def run(self, io: SimIO) -> None:
@@ -434,15 +435,17 @@ class MemberUser(Joiner):
 
     def views(self, of: str) -> Sequence[View]:
         """Ask who is a member, and who owns what."""
-        core, sharing = self.process.core, self._sharing
+        core, sharing, partitions = self.process.core, self._sharing, self._partitions
 
         async def ask_owners(io: IO) -> object:
-            found = await recipe.holders(io, core, self._partitions)
+            found = {} if partitions is None else await recipe.holders(io, core, partitions)
             return {
                 name: None if one is None else (one.session, one.value, one.fence)
                 for name, one in found.items()
             }
 
+        if partitions is None:
+            return super().views(of)
         return (
             *super().views(of),
             View(f"asks who owns what in {of}", ask_owners, sharing.owned),

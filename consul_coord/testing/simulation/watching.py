@@ -53,7 +53,7 @@ class Watcher(Holder):
 
     def __init__(self, process: Process, of: str, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, f"watches {of}", healed=healed)
-        self.of = of
+        self.of = self.asks_about = of
 
     @abstractmethod
     def follower(self) -> Follower[Any]:

@@ -221,6 +221,12 @@ class World:
             self._users.append(user)
             self.start(process, user.run, user.actor)
 
+    def have_asked(self) -> None:
+        """Have users ask about everybody, beside what they do."""
+        for user in self._users:
+            if user.asks_about and user.process.able and not user.process.core.closing.is_set():
+                self.start(user.process, user.ask_around, "asks around")
+
     def _is_healed(self) -> bool:
         return self._healed
 

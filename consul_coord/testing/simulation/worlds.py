@@ -139,6 +139,9 @@ def draw_mixed(seed: int) -> Plan:
     plan = _mixed(seed, rng)
     if rng.chance(SCENES_SHARE):
         plan = replace(plan, **rng.choice(SCENES)(rng, plan))
+        if plan.office == "heirs" and Dice(seed, "late namings").chance(LATE_NAMINGS):
+            slow: dict[str, Any] = {"fates": {"slow": 0.0}, "hot": frozenset({"name-heir"})}
+            plan = replace(plan, **slow, hot_probability=0.5)
     elif Dice(seed, "stuck").chance(STUCK_SHARE):
         plan = replace(plan, stuck=STUCK)
     return _with_jobs(_with_more_chaos(plan), Dice(seed, "jobs"))
@@ -589,6 +592,8 @@ CROWD_SHARE = 0.35
 """The part of the runs with groups of strangers in which one of these is large."""
 GUESTS_SHARE = 0.35
 """The part of the runs with groups in which several want the same ids, and nobody shares anything."""
+LATE_NAMINGS = 0.4
+"""The part of the runs with heirs in which an heir may be named late, and have left the queue."""
 PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
 KEEPING_SHARE = 0.15
