@@ -133,7 +133,9 @@ class AsyncPartitioner:
             partitioning = self._current()
             if partitioning is None or partitioning.is_over:
                 calls = (
-                    defaultdict(lambda: AsyncCallbacks(core)) if partitioning is None else partitioning.calls
+                    defaultdict[str, AsyncCallbacks](lambda: AsyncCallbacks(core))
+                    if partitioning is None
+                    else partitioning.calls
                 )
                 if partitioning is not None:
                     partitioning.stop()  # that may have been interrupted

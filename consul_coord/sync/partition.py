@@ -133,7 +133,11 @@ class Partitioner:
         with core.mutex:
             partitioning = self._current()
             if partitioning is None or partitioning.is_over:
-                calls = defaultdict(lambda: Callbacks(core)) if partitioning is None else partitioning.calls
+                calls = (
+                    defaultdict[str, Callbacks](lambda: Callbacks(core))
+                    if partitioning is None
+                    else partitioning.calls
+                )
                 if partitioning is not None:
                     partitioning.stop()  # that may have been interrupted
                 partitioning = recipe.Partitioning(

@@ -35,8 +35,7 @@ from consul_coord.recipes.partition.rendezvous import Rendezvous
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
-    from collections import defaultdict
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from consul_coord.io import IO, Task
     from consul_coord.models import Member
@@ -115,7 +114,7 @@ class Partitioning:
         client: Shared,
         plan: PartitionPlan,
         member: Callable[[], str],
-        calls: defaultdict[str, Callbacks],
+        calls: Mapping[str, Callbacks],
         *,
         keeps: object,
     ) -> None:
