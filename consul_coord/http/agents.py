@@ -118,7 +118,7 @@ class Agent:
         self.left_at, self.checked_at, self.asked_at = now, -math.inf, math.inf
 
     def hear(self, now: float) -> None:
-        """Take note that it has answered something. What is under way yet is as if it were asked now."""
+        """Take note that it has answered something. Requests under way count as sent now."""
         self.heard_at, self.asked_at = now, now if self.waiting else math.inf
 
 

@@ -49,7 +49,7 @@ def acl_of(shown: object) -> AclConfig:
 def _token(where: str, shown: object) -> Token:
     if shown == "management":
         return Token(management=True)
-    if not isinstance(shown, dict):
+    if isinstance(shown, str):
         raise ConfigError(f'{where} must be "management" or a JSON object')
     return Token(
         tuple(

@@ -15,6 +15,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from consul_coord.models import _validate
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -126,8 +128,7 @@ class Faults:
 
     def add(self, fault: Fault) -> FaultHandle:
         """Let a fault hit from now on."""
-        if not isinstance(fault, Fault):
-            raise TypeError(f"faults.add takes a Fault, not {type(fault).__name__}")
+        _validate.instance("a fault", fault, Fault)
         handle = FaultHandle(fault, self)
         with self._lock:
             self._active.append(handle)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import anyio.to_thread
 
 from consul_coord.clock import Clock, SystemClock
-from consul_coord.errors import ConfigError
+from consul_coord.models import _validate
 from consul_coord.server.app import App
 from consul_coord.server.config import ServerConfig
 from consul_coord.server.faults import Faults
@@ -99,8 +99,8 @@ class ReferenceServer(Generic[C]):
         clock: Clock | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        if not isinstance(config, ServerConfig | None):
-            raise ConfigError(f"config must be a ServerConfig, not {type(config).__name__}")
+        if config is not None:
+            _validate.instance("config", config, ServerConfig)
         self.config = config or ServerConfig()
         _check_host(host, permitted=self.config.allow_remote)
         self._clock = clock or SystemClock()

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from consul_coord.clock import VirtualClock
+from consul_coord.errors import InvalidArgument
 from consul_coord.server import Effect, Fault, ReferenceServer, ServerConfig
 from consul_coord.server.faults import Faults
 from consul_coord.server.wire import Request
@@ -243,5 +244,5 @@ def test_an_effect_may_be_given_by_its_name() -> None:
 
 def test_what_is_no_fault_is_not_added() -> None:
     anything: Any = "lose-reply"
-    with pytest.raises(TypeError, match="takes a Fault, not str"):
+    with pytest.raises(InvalidArgument, match="a fault must be of the class Fault, not str"):
         Faults().add(anything)

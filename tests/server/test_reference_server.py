@@ -19,7 +19,7 @@ import pytest
 
 from consul_coord import Client
 from consul_coord.clock import VirtualClock
-from consul_coord.errors import ConfigError
+from consul_coord.errors import ConfigError, InvalidArgument
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.server.transport import Listener
 
@@ -216,7 +216,7 @@ def test_settings_of_a_wrong_type_are_named() -> None:
     wrong: Any = {"session_ttl_min": "1"}
     with pytest.raises(ConfigError, match="session_ttl_min must be a number of 0 or more, not '1'"):
         ServerConfig(**wrong)
-    with pytest.raises(ConfigError, match="config must be a ServerConfig, not dict"):
+    with pytest.raises(InvalidArgument, match="config must be of the class ServerConfig, not dict"):
         ReferenceServer(config=wrong)
 
 

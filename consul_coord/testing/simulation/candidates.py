@@ -520,7 +520,8 @@ class CandidateUser(Holder):
 class _View(LeadershipView):
     """A leadership as its user sees it."""
 
-    _check_callbacks = staticmethod(lambda **_: None)
+    @staticmethod
+    def _check_callbacks(**_: object) -> None: ...
 
     def __init__(self, process: Process, hold: Grant) -> None:
         self._core = process.core

@@ -289,7 +289,7 @@ class Exchange:
 
     @property
     def path(self) -> str:
-        """What is asked for."""
+        """The path of the request."""
         return self._request.path
 
     def break_off(self) -> None:

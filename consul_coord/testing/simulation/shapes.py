@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.recipes.election.notes import heir_key
 from consul_coord.recipes.once.record import key_of
 
 if TYPE_CHECKING:
@@ -142,15 +143,14 @@ def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
         fields = fields[:-1]  # what a grant reads besides
     verbs = tuple(op["Verb"] for op in fields)
     name = _BY_VERBS.get(verbs) or _BY_VERBS.get(_of_one_slot(verbs))
-    name = "note" if name == "guarded" and not last.startswith(GUARDED) else name
     name = name or ("locking" if "lock" in verbs else "other")
     session = next((op["Session"] for op in fields if op.get("Session")), "")
     if is_record and verbs[-1] == "set":
         return Shape(RECORD, last, session)
     if last.startswith(GUARDED):
         return Shape("guarded", last, session)
-    if name == "guarded":
-        name = "name-heir"  # the first of a queue is named in the same form
+    if name == "guarded":  # two notes have the same form
+        name = "name-heir" if last == heir_key(fields[0]["Key"]) else "note"
     # What a barge checks is its contender; what it is about is the key that it locks.
     about = next((op["Key"] for op in fields if op["Verb"] in {"lock", "delete-cas"}), fields[0]["Key"])
     others = tuple(op["Key"] for op in fields[1:]) if name == "several" else ()

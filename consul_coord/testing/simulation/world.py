@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.cleanup.tasks import SWEEPS, StraySession, Sweep
@@ -67,10 +67,19 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.program import SimTask
 
-AnyUser: TypeAlias = (
-    "LockUser | RwUser | SlotUser | CandidateUser | JobUser | MemberUser | Guest | Watcher | CallUser"
-    " | Prober"
-)
+    AnyUser = (
+        LockUser
+        | RwUser
+        | SlotUser
+        | CandidateUser
+        | JobUser
+        | MemberUser
+        | Guest
+        | Watcher
+        | CallUser
+        | Prober
+    )
+
 WATCHED: tuple[tuple[str, StateKind], ...] = (
     *((key, "key") for key in (COUNTED, *KEYS[:2])),
     *((tree, "tree") for tree in (*TREES[:2], KEYS[1])),
@@ -206,8 +215,9 @@ class World:
         self._run_users(process, callers)
         if plan.callers:
             self._run_users(process, [Prober(process, "prober", healed=self._is_healed)])
-        watched = WATCHED if plan.callers else tuple((key, "key") for key in plan.crowd_keys)
-        for of, kind in watched:
+        watched = WATCHED if plan.callers else ()
+        crowd: tuple[tuple[str, StateKind], ...] = tuple((key, "key") for key in plan.crowd_keys)
+        for of, kind in (*watched, *crowd):
             self._run_users(process, [StateWatcher(process, of, kind=kind, healed=self._is_healed)])
 
     def _run_users(
