@@ -29,7 +29,7 @@ from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState
-from consul_coord.recipes.contend import attempt, refusals
+from consul_coord.recipes.contend import attempt
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import Attempt
 from consul_coord.recipes.contend.pooled import PooledAttempt
@@ -1844,8 +1844,8 @@ MUTATIONS = (
         "a join beside another one says that it has not waited",
         Membership,
         "_timed_out",
-        "blocker, cause, waited=waited",
-        "blocker, cause, waited=0.0",
+        'Blocker("queued"), None, waited=waited',
+        'Blocker("queued"), None, waited=0.0',
         breaks="answers",
         within=200,
         drawn=_with_guests,
@@ -1939,16 +1939,6 @@ MUTATIONS = (
         breaks="answers",
         within=300,
         drawn=draw_with_members,
-    ),
-    Mutation(
-        "a timeout does not say what was answered",
-        refusals,
-        "timed_out",
-        "blocker.describe(cause, nodes=True)",
-        "blocker.describe(nodes=True)",
-        breaks="answers",
-        within=200,
-        drawn=_restarting,
     ),
     Mutation(
         "a candidate that times out names nobody",

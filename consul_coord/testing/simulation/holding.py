@@ -100,7 +100,7 @@ class Holder:
         """The fence of the hold whose value it was writing last, if that was cut short."""
 
     asks_about = ""
-    """The things that it asks about when an old leader may answer."""
+    """The name that it asks about when an old leader may answer."""
     put_takes = 1
     """Requests of a write of its value."""
 

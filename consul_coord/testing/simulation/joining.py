@@ -95,7 +95,9 @@ class Joiner(Holder):
             return await self._joined_not(io)
         except AcquireCancelled:
             if not self._member.is_over:
-                self.judge.convict("answers", f"{self.process.name} joins no more, and nobody cancelled that")
+                self.judge.convict(
+                    "answers", f"{self.process.name} hears that its join was cancelled, and nobody did that"
+                )
             return await self._joined_not(io)
         except (PermissionDenied, SessionCheckFailed, KeyConflict):
             return await self._joined_not(io)

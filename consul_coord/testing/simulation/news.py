@@ -6,7 +6,7 @@ Rules
 - A client's own write under its hold is not reported as the write of somebody else.
 - A waiting call reports what is in its way when that changes, and its place counted from 1.
 - An outage is reported only if something went wrong, and nothing else that this world has no cause for.
-- An exception in a function of the user is reported once.
+- The error of a user's function is reported, once.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
 """
@@ -133,18 +133,22 @@ class News:
 
     def knows(self, process: Process, where: str) -> bool:
         """Return whether such an error was to be reported, which it is now."""
-        found = next((one for one in self._errors if one[1] is process and where.startswith(one[2])), None)
-        if found is not None:
-            self._errors.remove(found)
-        return found is not None
+        found = [one for one in self._errors if one[1] is process and where.startswith(one[2])]
+        if found:
+            self._errors.remove(next((one for one in found if not one[3]()), found[0]))
+        return bool(found)
 
     def look(self) -> None:
         """Judge whether users' errors are reported."""
         for error in list(self._errors):
             at, process, where, is_over = error
-            if process.crashed or process.core.closing.is_set() or is_over():
+            if process.crashed or process.core.closing.is_set():
                 self._errors.remove(error)
-            elif process.able and self._judge.now > max(at, process.awake_since) + REPORTED_WITHIN:
+            elif (
+                process.able
+                and not is_over()
+                and self._judge.now > max(at, process.awake_since) + REPORTED_WITHIN
+            ):
                 self._judge.convict("told", f"an error of {process.name} was not reported: {where}")
 
     def was_told(self, process: Process, kind: str, key: str, *what: Hashable) -> bool:

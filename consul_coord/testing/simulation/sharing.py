@@ -14,7 +14,7 @@ Rules
 - The judge draws the owners by itself, also by the members' weights, and with a bound on what one of them may
   own: processes with different versions of this package agree on them.
 - A partition whose owner could not begin is taken again after a pause that grows each time.
-- An exception or a wrong result of a function of the user is reported once.
+- The error of a user's function, or an invalid weight, is reported once.
 - A stop that returns before its time is complete, and returns soon when nothing goes wrong.
 - Once the world is healed, a member that was lost joins again, and each partition goes to the member that the
   names of all members call for.
@@ -95,7 +95,7 @@ WEIGHTS: Mapping[str, float | str] = {
     "e": math.nan,
     "f": -1.0,
 }
-"""A member's weight, by the first digit of its value: sometimes no number, or none that counts."""
+"""The weight that a member's value names, by its first digit: sometimes no number, or an invalid one."""
 LEAST, GREATEST = 1e-100, 1e100
 """The weights that count, besides 0, as documented."""
 
