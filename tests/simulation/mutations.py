@@ -1509,7 +1509,8 @@ MUTATIONS = (
         "record.failed and ask.retry_failed",
         "False",
         breaks="once",
-        drawn=draw,
+        within=100,
+        drawn=_with_a_job,
     ),
     Mutation(
         "on_change reports the leader at each look",

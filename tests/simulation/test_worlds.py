@@ -64,7 +64,7 @@ WORLDS = {
     ),
     "strike": World(
         draw_strike,
-        range(80),
+        (*range(81), 145),
         1_000,
         ("adopted", "chaos: pause", "chaos: close", "chaos: old leader", "lost reply on take", "job done"),
     ),

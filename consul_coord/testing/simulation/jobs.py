@@ -121,7 +121,7 @@ class JobRules:
         """How often its record was to be deleted."""
         self.deleted_at = -math.inf
         self._damaged: bytes | None = None
-        """The bytes that were written over the record, so that nobody can read it."""
+        """The damaged record, if an operator has written one."""
         self._damaged_at = math.inf
         self._warned: dict[str, SlotAhead] = {}
         """The last warning of each process."""
@@ -192,7 +192,7 @@ class JobRules:
         self._warned[process.name] = event
 
     def check_warning(self, process: Process, wish: Wish, record: Record) -> None:
-        """Judge whether a call that got a record has warned of a wrong clock."""
+        """Judge whether a call that returns a record has warned of a wrong clock."""
         event = self._warned.pop(process.name, None)
         if process.awake_since >= wish.since:
             return  # it may have looked at its clock long ago
@@ -201,7 +201,7 @@ class JobRules:
         if abs(ahead - PERIOD) < JUST or event is None:
             if ahead > PERIOD + JUST:
                 self._judge.convict(
-                    "once", f"{process.name} got {record.slot}, {ahead:.1f} s ahead, without a warning"
+                    "once", f"{process.name} gets {record.slot}, {ahead:.1f} s ahead, and no warning"
                 )
         elif ahead <= PERIOD or abs(event.seconds - ahead) > JUST or event.slot != record.slot:
             self._judge.convict(
