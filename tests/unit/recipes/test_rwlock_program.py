@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FOLDER = queue.directory(base_of("k"))
 OWN = entry(FOLDER + SESSION, index=20, value=marked("read", b"")) | {"CreateIndex": 20}
 DEAD = entry(FOLDER + OTHER, session=None, index=9, value=marked("write", b""))
+ANEW = "33333333-3333-3333-3333-333333333333"
 TXN = "/v1/txn"
 
 
@@ -90,6 +91,24 @@ def test_a_dead_contender_that_was_never_in_is_removed_as_it_is_now_and_was_not_
     io.expect("DELETE", f"/v1/kv/{dead['Key']}", ok(value=True))
     io.run_spawned("reaper")
     assert ("cas", "30") in io.requests[-1].params
+
+
+def test_a_waiter_whose_contender_an_operator_has_removed_queues_again_as_somebody_new() -> None:
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    writer = DEAD | {"Session": OTHER}
+    anew = entry(FOLDER + ANEW, session=ANEW, index=40, value=marked("read", b"")) | {"CreateIndex": 40}
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN, writer))
+    io.expect("GET", f"/v1/kv/{writer['Key']}", pairs(writer | {"ModifyIndex": 30}))
+    io.expect("PUT", TXN, txn_done(writer | {"ModifyIndex": 30}))
+    io.expect("PUT", "/v1/session/create", ok({"ID": ANEW}))
+    io.expect("PUT", TXN, txn_done(anew, anew))
+    handle = io.run(recipe.acquire(io, client, readers, timeout=30.0))
+    assert (handle.grant.session, handle.grant.fence) == (ANEW, 40)
+    assert not io.steps
+    assert client.reaper.pending == 1, "the session that it had is destroyed"
 
 
 STALE = txn_failed((1, f"failed to delete key {OWN['Key']!r}, index is stale"))

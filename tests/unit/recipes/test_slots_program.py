@@ -11,7 +11,7 @@ import pytest
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
 from consul_coord.http.endpoints import kv
 from consul_coord.models import SEMAPHORE_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
-from consul_coord.recipes.cleanup.tasks import DestroySession
+from consul_coord.recipes.cleanup.tasks import DestroySession, RemoveKey
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.hold import asking as hold_ops
@@ -463,6 +463,22 @@ class TestLockDelay:
         bench.acquire()
         watched = next(request.path for request in bench.io.requests if request.method == "GET")
         assert watched.endswith(AHEAD)
+
+    def test_what_a_dead_waiter_has_left_is_removed_as_it_is_now(self, bench: Bench) -> None:
+        bench.makes(US)
+        bench.joins(contender(US, at=10), key(THEM, slots.waiting(b""), at=8, created=3, session=None))
+        bench.takes()
+        bench.acquire()
+        assert RemoveKey(f"{P}/{THEM}", 8) in bench.core.reaper.tasks
+
+    def test_a_holder_is_named_with_the_fence_of_its_hold(self, bench: Bench) -> None:
+        bench.makes(US)
+        holder = contender(THEM, at=7, created=3, held=True)
+        bench.joins(record(THEM, at=7), contender(US, at=10), holder)
+        bench.io.expect("PUT", "/v1/txn", txn_done())
+        with pytest.raises(AcquireTimeout) as caught:
+            bench.acquire(timeout=0)
+        assert [(one.session, one.fence) for one in caught.value.blocker.holders] == [(THEM, 7)]
 
     def test_a_single_try_says_what_is_in_the_way(self, bench: Bench) -> None:
         bench.makes(US)
