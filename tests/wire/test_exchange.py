@@ -150,26 +150,45 @@ def test_a_large_body_arrives_whole_both_ways(engine: MakeEngine, serve: Serve) 
     assert server.requests[0].endswith(large)
 
 
-def test_a_body_that_is_larger_than_the_buffers_waits_for_its_reader(
-    own_engine: MakeEngine, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, body = dial.made, bytes(range(256)) * 2048
+@pytest.fixture
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a request of some size be sent in parts."""
+    made = dial.made
 
     def made_small(family: int) -> socket.socket:
         sock = made(family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         return sock
 
+    monkeypatch.setattr(dial, "made", made_small)
+    monkeypatch.setattr(streams, "made", made_small)
+
+
+LARGE = Request("PUT", "/v1/kv/a", body=bytes(range(256)) * 2048)
+
+
+@pytest.mark.usefixtures("small_buffers")
+def test_a_body_that_is_larger_than_the_buffers_waits_for_its_reader(
+    own_engine: MakeEngine, serve: Serve
+) -> None:
     def handle(peer: Peer) -> None:
         time.sleep(0.02)  # what is sent meanwhile fills the buffers
         peer.request()
         peer.send(OK)
 
-    monkeypatch.setattr(dial, "made", made_small)
-    monkeypatch.setattr(streams, "made", made_small)
     server = serve(handle)
-    assert own_engine(server).send(Request("PUT", "/v1/kv/a", body=body)).body == b"true"
-    assert server.requests[0].endswith(body)
+    assert own_engine(server).send(LARGE).body == b"true"
+    assert server.requests[0].endswith(LARGE.body or b"-")
+
+
+@pytest.mark.usefixtures("small_buffers")
+def test_a_refusal_amid_a_body_is_read(own_engine: MakeEngine, serve: Serve) -> None:
+    def refuse(peer: Peer) -> None:
+        peer.send(b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 5\r\n\r\nlarge")
+        time.sleep(0.02)  # what is sent meanwhile fills the buffers, and is never read
+
+    response = own_engine(serve(refuse)).send(LARGE)
+    assert (response.status, response.body) == (413, b"large")
 
 
 def test_a_connection_is_used_again(engine: MakeEngine, serve: Serve) -> None:
