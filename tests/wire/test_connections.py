@@ -392,6 +392,23 @@ def test_what_is_cut_off_here_was_not_ended_by_the_other_side(serve: Serve) -> N
     transport.close()
 
 
+def test_a_connection_that_the_other_side_ends_in_use_speaks_against_the_limit(serve: Serve) -> None:
+    """An agent at its limit ends new connections only: a refusal after this one is of an outage."""
+
+    def handle(peer: Peer) -> None:
+        peer.request()
+        peer.send(OK)
+        peer.request()
+
+    transport = DirectTransport(settings_for(serve(handle)))
+    transport.send(GET, timeout=PATIENCE)
+    assert transport.pool.limit.is_blamed(transport.pool.now())
+    with pytest.raises(BrokenReply):
+        transport.send(CAS, timeout=PATIENCE)
+    assert not transport.pool.limit.is_blamed(transport.pool.now())
+    transport.close()
+
+
 ANY = pytest.mark.parametrize("request_", [GET, QUERY, CAS], ids=["read", "query", "write"])
 
 
