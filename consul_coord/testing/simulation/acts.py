@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.errors import AcquireCancelled, AlreadyHeld, LockLost
+from consul_coord.errors import AcquireCancelled, AcquireTimeout, AlreadyHeld, LockLost
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.hold import asking, holds
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
 
+AGAIN = 1.0
+"""Seconds that acquiring again may take."""
 HEARD_WITHIN = 0.02
 """Seconds after which a callback was called that is called at once."""
 JUST = 1e-3
@@ -37,11 +39,12 @@ JUST = 1e-3
 async def acquire_again(process: Process, io: SimIO, what: Recipe[Any], claim: Claim) -> None:
     """Acquire what the caller holds, and release that again."""
     core, hold, before = process.core, claim.reference(), io.task.sent
-    call = process.judge.promises.called(process, f"acquires {claim.of} again", 0.0)
+    # If the hold is lost just before, this waits like any other acquire.
+    call, began = process.judge.promises.called(process, f"acquires {claim.of} again", AGAIN), io.now()
     problem = ""
     try:
         handle = await process.call(
-            io.task, lambda io: acquire(io, core, what, timeout=1.0), interrupt=Waiting(what)
+            io.task, lambda io: acquire(io, core, what, timeout=AGAIN), interrupt=Waiting(what)
         )
         what.owners.keep(io.owner(), handle)
         if handle.grant is not hold:
@@ -51,7 +54,11 @@ async def acquire_again(process: Process, io: SimIO, what: Recipe[Any], claim: C
         process.judge.see("acquired again")
     except AlreadyHeld:
         problem = "was refused, though its lock is re-entrant" if what.reentrant else ""
+        if not claim.others and io.now() > began + JUST:
+            problem = problem or f"was refused after {io.now() - began:.3f} s"
         process.judge.see("acquired again in vain")
+    except AcquireTimeout:
+        problem = "waited for itself"
     except (LockLost, AcquireCancelled):
         problem = ""
     finally:

@@ -31,9 +31,9 @@ SHORTEST_PAUSE = 0.02
 TOO_LITTLE = 0.3
 """Seconds that may be too few for an answer."""
 JUST = 0.01
-_FAILURES = ("ConnectFailed", "BrokenReply", "RequestTimeout", "RateLimited", "NoLeader", "ServerError")
-_NOT_APPLIED = frozenset({"ConnectFailed", "RateLimited"})
+_NOT_APPLIED = frozenset({"ConnectFailed", "TooManyConnections", "RateLimited"})
 """The failures after which a request has surely not been applied."""
+_FAILURES = _NOT_APPLIED | {"BrokenReply", "RequestTimeout", "NoLeader", "ServerError"}
 _OK, _CONFLICT, _TOO_MANY, _FAILS = 200, 409, 429, 500
 _BY_STATUS: dict[int, tuple[str, ...]] = {
     400: ("InvalidRequest",),

@@ -95,7 +95,7 @@ class SessionRules:
         """When each process has heard of a blocking query last: the next one lets a renewal go first."""
         self.at_rest = False
         """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
-        self._most_failed = MOST_FAILED * (1 + plan.callers)
+        self._most_failed = MOST_FAILED * (1 + plan.callers + plan.keeping)
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
 
