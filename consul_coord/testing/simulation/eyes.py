@@ -387,4 +387,4 @@ class MemberEyes:
         judge, process = self._judge, self._process
         contact = judge.promises.contact(process.name)
         began = max(since, judge.promises.troubled(process.name), process.awake_since)
-        return judge.now > began + (within + contact.patience()) * judge.stretch
+        return judge.now > began + (within + contact.patience() + judge.plain.behind) * judge.stretch

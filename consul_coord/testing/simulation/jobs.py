@@ -227,7 +227,9 @@ class JobRules:
         slot, again = number_of(turn.slot), self._failed and wish.ask.retry_failed
         may_run = slot > self.slot or (slot == self.slot and again)
         if self.style == SINCE:
-            may_run = slot >= self.slot and (again or wish.wall >= self.at + PERIOD - 1e-3)
+            may_run = (again and slot >= self.slot) or (
+                slot > self.slot and wish.wall >= self.at + PERIOD - 1e-3
+            )
         if claim.believed() and self.is_damaged and self._damaged_at < wish.since:
             self._judge.convict("once", f"slot {slot} of {self._name} runs, and its record can't be read")
         elif claim.believed() and self.style != SINCE and slot != wish.slot:
@@ -241,7 +243,8 @@ class JobRules:
         slot, asked, again = number_of(record.slot), wish.slot, wish.ask.retry_failed
         if again and record.failed and (slot == asked or self.style == SINCE):
             self._judge.convict("once", f"slot {asked} of {self._name} has failed, and is not run again")
-        if self.style == SINCE and wish.wall >= record.at - BEGINNING + PERIOD + 1e-3:
+        is_due = int(wish.wall) > slot and wish.wall >= record.at - BEGINNING + PERIOD + 1e-3
+        if self.style == SINCE and is_due:  # a slot in the future has had its turn, too
             self._judge.convict("once", f"{self._name} was due since {record.at:.3f}, and is not run")
         if slot < asked and self.style != SINCE:
             self._judge.convict("once", f"slot {asked} of {self._name} was skipped for slot {record.slot}")
