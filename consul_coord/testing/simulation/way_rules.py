@@ -253,11 +253,12 @@ class WayRules:
                 self._check_reports(process, client, now)
 
     def _check_wait(self, process: Process, exchange: Exchange, since: float, now: float) -> None:
-        within, began = LEFT_WITHIN, max(since, process.awake_since)
+        # A client whose agent was too slow may just have gone to one that answers nothing.
+        within, began = LEFT_WITHIN, max(since, process.awake_since, exchange.began_at)
         if not exchange.is_query:
             if not self._quick:
                 return  # it may have answered a sign of life just before
-            within, began = ASKED_WITHIN, max(began, exchange.began_at)
+            within = ASKED_WITHIN
         elif not self._renews(process):
             return
         if now > began + within * self._judge.stretch:
