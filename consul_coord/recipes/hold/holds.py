@@ -208,7 +208,8 @@ class Holds:
         hold.wake()
         self.call_back(hold)
         if by_closing:
-            self._given_up[hold] = None
+            if hold.outcome.value is None:  # otherwise it was given back
+                self._given_up[hold] = None
         else:
             if reason in OVERDUE:
                 self.limits.owe(hold)
@@ -304,9 +305,16 @@ class Holds:
         self.announce_losses()  # also those that an interrupted call has ended and not announced
 
     def given_up(self) -> list[Grant]:
-        """Return the holds that closing is to give back: those that nobody has, nor the reaper is to."""
+        """Return the holds that closing is to give back, until each is ``given_back``.
+
+        Also one that its user has released meanwhile, in vain: it was lost by then.
+        """
         self.give_up()
-        return [hold for hold in list(self._given_up) if hold.outcome.value is None]
+        return list(self._given_up)
+
+    def given_back(self, hold: Grant) -> None:
+        """Take note that a hold was given back, or that the reaper is to do that."""
+        self._given_up.pop(hold, None)
 
     def releasing(self) -> list[Grant]:
         """Return the holds whose release is under way: a session is not destroyed before it is through."""
@@ -357,6 +365,7 @@ async def give_back(io: IO, holds: Holds, hold: Grant, *, budget: float) -> Rele
             hold.kind.abandon(hold)
         hold.finish_release(ending.outcome, ending.loss)
         holds.forget(hold)
+        holds.given_back(hold)
         holds.changed(hold.key)
         io.emit(Released(hold.key, hold.session, hold.fence, ending.outcome))
     return ending.outcome

@@ -124,6 +124,16 @@ def test_closing_again_gives_back_what_was_not_given_back_and_nothing_twice(
     assert other.ended
 
 
+def test_closing_gives_back_what_its_user_has_released_just_then(bench: Bench) -> None:
+    """For the user it was lost by then: the key would get the lock-delay."""
+    bench.core.begin_close()
+    assert bench.io.run(release(bench.io, bench.core.holds, bench.hold)) is ReleaseOutcome.ALREADY_LOST
+    bench.io.expect("PUT", TXN, txn_done(*[entry("k", session=None, index=8)] * 2))
+    bench.io.expect("PUT", f"/v1/session/destroy/{SESSION}", ok(value=True))
+    bench.io.run(close(bench.io, bench.core, deadline=bench.io.time + 5.0))
+    assert not bench.io.steps
+
+
 def test_closing_that_is_interrupted_when_it_has_given_a_hold_back_says_so_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
