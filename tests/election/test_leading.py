@@ -23,6 +23,7 @@ from consul_coord import (
     NotHeld,
     ReleaseOutcome,
     SessionNotFound,
+    TransportError,
     TxnFailed,
     TxnOp,
     ValueTooLarge,
@@ -88,6 +89,23 @@ def test_who_resigns_is_a_candidate_again(stand: Stand) -> None:
     term = election.wait_for_leadership(timeout=PATIENCE).term
     assert election.resign() is ReleaseOutcome.RELEASED
     assert election.wait_for_leadership(timeout=PATIENCE).term > term
+
+
+def test_a_note_whose_write_had_no_answer_goes_with_the_leadership(
+    make_client: MakeClient, address: str, client: Client, key: str
+) -> None:
+    with FaultProxy(address) as proxy:
+        election = LeaderElection(make_client(address=proxy.address, timeout=0.3), key)
+        with election:
+            me = election.wait_for_leadership(timeout=PATIENCE)
+            proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn", containing=b'"set"', times=10_000))
+            with pytest.raises(TransportError):
+                election.proclaim(b"here")
+            proxy.clear()
+            note = client.kv.get(term_key(key)).value
+            assert note is not None
+            assert str(me.term).encode() in note.value, "it was applied"
+        until(lambda: client.kv.get(term_key(key)).value is None, "the note is gone")
 
 
 def test_a_note_that_an_earlier_leadership_left_goes_with_the_next_one(

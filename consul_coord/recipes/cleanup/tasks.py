@@ -153,6 +153,21 @@ class RemoveKey(Value):
         return None
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RemoveNote(Value):
+    """Remove a note if it has a value that one unanswered write alone may have given it."""
+
+    key: str
+    value: bytes
+
+    async def step(self, io: IO, *, deadline: float) -> float | None:
+        """Look at it, and remove it."""
+        pair = (await perform(io, kv.get(self.key, options=CONSISTENT), deadline=deadline)).value
+        if pair is not None and pair.value == self.value:
+            await perform(io, kv.delete(self.key, cas=pair.modify_index), deadline=deadline)
+        return None
+
+
 def is_by(task: CleanupTask, session: str) -> bool:
     """Return whether a task acts as a session: on what it has at a key."""
     if isinstance(task, RemoveKey):

@@ -2,7 +2,7 @@
 
 Rules
 - Written once a leadership, before the first write of the key.
-- Removed with the leadership, unless a later leader has written it.
+- Removed with the leadership, unless a later leader has written it; also if the write got no answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.messages import Retry
 from consul_coord.http.retry import ask
 from consul_coord.models import TxnOp
-from consul_coord.recipes.cleanup.tasks import RemoveKey
+from consul_coord.recipes.cleanup.tasks import RemoveKey, RemoveNote
 from consul_coord.recipes.election import notes
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Term:
         self._noted = 0
         """The term that the note on the server tells, if it was written."""
         self._index = 0
+        self._doubtful = 0
+        """The term whose note may have been written."""
 
     async def note(self, io: IO, hold: Grant) -> None:
         """Write down the term once, before the key's own index stops telling it."""
@@ -39,15 +41,19 @@ class Term:
         # The guard keeps a late copy out of a later leadership of the same session.
         write = TxnOp.set(notes.term_key(hold.key), notes.term_value(hold.session, hold.fence))
         call = kv.txn(*hold.guard(), write, retry=Retry.IDEMPOTENT)
+        self._doubtful = hold.fence
         try:
             result = await ask(io, call, timeout=self._client.timeout)
         except TxnFailed:
             return  # not permitted, or not the leader any more, which the write of the value will find
         self._index = result[-1][0].modify_index
-        self._noted = hold.fence
+        self._noted, self._doubtful = hold.fence, 0
 
     def remove(self, hold: Grant) -> None:
         """Have the note of a leadership removed, unless a later leader has written it."""
         # The transaction that elected wrote it, so its index was the fence. A proclaim has written it again.
         index = self._index if self._noted == hold.fence else hold.fence
-        self._client.reaper.add(RemoveKey(notes.term_key(hold.key), index))
+        key = notes.term_key(hold.key)
+        self._client.reaper.add(RemoveKey(key, index))
+        if self._doubtful == hold.fence:  # its guard lets no late copy through by now
+            self._client.reaper.add(RemoveNote(key, notes.term_value(hold.session, hold.fence)))
