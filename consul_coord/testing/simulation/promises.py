@@ -214,6 +214,7 @@ class Promises:
         """The same, of those whose answer was surely read before the lease was over."""
         self._undisturbed = plan.calm or plan.has_only_acts
         """Whether nobody is held up by anything, except where that is noted."""
+        self._ids = frozenset(plan.ids)
         self._is_crowded = plan.crowd > UNSHARED
         self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1)
         self._seen_calmly += SEEN_IN_A_LARGE_GROUP * bool(plan.large) + SEEN_TOGETHER * self._is_crowded
@@ -409,6 +410,8 @@ class Promises:
         contact = self.contact(process.name)
         began = max(claim.gone_since, contact.troubled_until, process.awake_since)
         within = NOTICED_CALMLY if judge.calm and not self._is_crowded else NOTICED_WITHIN
+        # Members hear of their own keys by their folder, which an old leader may show.
+        within += judge.plain.behind * (claim.of in self._ids)
         limit = began + (seldom + within + contact.patience()) * judge.stretch
         may_see = process.able and not contact.blind and not self.is_forgiven(claim.fence)
         if judge.now > limit and may_see and claim.believed():
