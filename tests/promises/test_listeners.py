@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -49,9 +50,11 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return how to count the callbacks on signals that are still to be raised."""
     known: list[weakref.ref[Signal]] = []
     subscribe = Signal.subscribe
+    of_other_tests = {*threading.enumerate()} - {threading.current_thread()}
 
     def noted(signal: Signal, callback: Callable[[], object]) -> Callable[[], object]:
-        known.append(weakref.ref(signal))
+        if threading.current_thread() not in of_other_tests:
+            known.append(weakref.ref(signal))
         return subscribe(signal, callback)
 
     def count() -> int:
