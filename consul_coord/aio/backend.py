@@ -52,6 +52,15 @@ def current_loop() -> object:
     return trio.lowlevel.current_trio_token()
 
 
+def is_closed(loop: object) -> bool:
+    """Return whether a loop, as ``current_loop`` gave it, is closed; from anywhere.
+
+    trio ends all tasks before; asyncio closes a loop over tasks that have not ended, and never will.
+    """
+    closed = getattr(loop, "is_closed", None)
+    return closed is not None and bool(closed())
+
+
 def has_ended(task: object) -> bool:
     """Return whether a task, as ``current_task`` gave it, has ended."""
     done = getattr(task, "done", None)
@@ -98,18 +107,6 @@ def current_waker() -> Callable[[Callable[[], object]], None]:
             call(function)
 
     return wake
-
-
-def current_end() -> Callable[[], bool]:
-    """Return what tells whether the running loop is closed, from anywhere.
-
-    trio ends all tasks before; asyncio closes a loop over tasks that have not ended, and never will.
-    """
-    if _on_asyncio():
-        import asyncio
-
-        return asyncio.get_running_loop().is_closed
-    return lambda: False
 
 
 LONGEST_TIMER = 3600.0

@@ -209,7 +209,6 @@ class Supervisor:
         self.loop = backend.current_loop()
         self.wake = backend.current_waker()
         """Has the loop call a function soon; from any thread."""
-        self._is_cut_off = backend.current_end()
         self._pending: deque[tuple[BackgroundTask, Callable[[IO], Awaitable[object]], str]] = deque()
         self._more = anyio.Event()
         self._ready = anyio.Event()
@@ -292,7 +291,7 @@ class Supervisor:
     @property
     def is_stopping(self) -> bool:
         """Whether it takes no more programs."""
-        return self._stopping or self._is_cut_off()
+        return self._stopping or backend.is_closed(self.loop)
 
     def runs_this(self) -> bool:
         """Return whether the caller is one of its programs."""
@@ -301,7 +300,7 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop, and wait until every program has ended; one of them does not wait for itself."""
         self.request_stop()
-        if self.runs_this() or self._is_cut_off():
+        if self.runs_this() or backend.is_closed(self.loop):
             return
         with anyio.CancelScope(shield=True):
             await self._ended.wait()

@@ -222,7 +222,9 @@ def always(reply: bytes) -> Callable[[Peer], None]:
     return handle
 
 
-def silent(peer: Peer) -> None:
-    """Read a request and never answer it."""
+def silent(peer: Peer, *, arrived: threading.Event | None = None) -> None:
+    """Read a request and never answer it; raises an event when it is read."""
     peer.request()
+    if arrived is not None:
+        arrived.set()
     peer.wait_for_hang_up()

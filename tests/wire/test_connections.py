@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -25,7 +26,7 @@ from consul_coord.http.transport.limit import PATIENT
 from consul_coord.http.transport.pool import KEEP, MAX_IDLE
 from consul_coord.http.transport.streams import StreamTransport
 from tests.support.stalls import lasting, stalls
-from tests.wire.servers import OK, PATIENCE, always, answering
+from tests.wire.servers import OK, PATIENCE, always, answering, silent
 from tests.wire.test_time import black_hole
 
 if TYPE_CHECKING:
@@ -418,13 +419,7 @@ def test_what_is_cut_off_on_a_new_connection_is_not_sent_there_again(
 ) -> None:
     """Its agent is given up, and has not refused the connection."""
     arrived = threading.Event()
-
-    def handle(peer: Peer) -> None:
-        peer.request()
-        arrived.set()
-        peer.wait_for_hang_up()
-
-    server = serve(handle)
+    server = serve(partial(silent, arrived=arrived))
     engine = own_engine(server)
     pool = pool_of(engine)
     with ThreadPoolExecutor(1) as threads:
@@ -471,13 +466,7 @@ def test_a_waiting_send_is_cancelled_at_once(
     serve: Serve, request_: Request, unknown: bool, user_client: bool
 ) -> None:
     arrived = threading.Event()
-
-    def handle(peer: Peer) -> None:
-        peer.request()
-        arrived.set()
-        peer.wait_for_hang_up()
-
-    server = serve(handle)
+    server = serve(partial(silent, arrived=arrived))
     with httpx.Client(trust_env=False) as client:
         transport = sync_transport(settings_for(server), http_client=client if user_client else None)
         cancelled = cancelled_send(transport, request_, when=arrived)

@@ -3,7 +3,7 @@
 Rules
 - A refusal that time may heal is something that stands in the way: a ``Blocker``. Any other is raised.
 - A session that the servers don't know has ended: the next try gets a new one, unless it came from outside.
-- So has one whose own contender is in a lock-delay: that key has its name, and no other session locks it. The
+- A session whose own contender is in a lock-delay has ended, too: no other session locks that key. The
   servers look at lock-delays before they look at sessions.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from consul_coord.errors import AcquireTimeout, SessionNotFound
 from consul_coord.http.failures import again, next_step, raise_if_denied
 from consul_coord.models import LossReason
+from consul_coord.recipes.contend.queue import session_of
 
 if TYPE_CHECKING:
     from consul_coord.errors import ConsulCoordError, TxnFailed
@@ -49,7 +50,7 @@ def blocked_by(sessions: Sessions, kept: KeptSession, key: str, error: TxnFailed
 
 def _is_of_own_contender(failure: TxnFailure, kept: KeptSession) -> bool:
     op = failure.op
-    return failure.kind == "lock_delay" and op is not None and op.key.rpartition("/")[2] == kept.id
+    return failure.kind == "lock_delay" and op is not None and session_of(op) == kept.id
 
 
 def timed_out(
