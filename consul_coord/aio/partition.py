@@ -138,7 +138,7 @@ class AsyncPartitioner:
                     else partitioning.calls
                 )
                 if partitioning is not None:
-                    partitioning.stop()  # that may have been interrupted
+                    partitioning.stop()  # an earlier stop may have been interrupted
                 partitioning = recipe.Partitioning(
                     core, self._plan, lambda: self._group.id, calls, keeps=self
                 )

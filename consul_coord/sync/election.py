@@ -143,7 +143,7 @@ class LeaderElection:
             if candidacy is None or candidacy.is_over:
                 calls = Callbacks(core) if candidacy is None else candidacy.calls
                 if candidacy is not None:
-                    candidacy.stop()  # that may have been interrupted
+                    candidacy.stop()  # an earlier stop may have been interrupted
                 candidacy = Candidacy(core, self._plan, self._lock, calls, keeps=self)
                 self._candidacy = candidacy
             self._runner.call(recipe.start, candidacy=candidacy)

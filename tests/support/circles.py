@@ -1,4 +1,4 @@
-"""What is left to the garbage collector: what refers to itself, and so to all that it has."""
+"""Errors that only the garbage collector can remove, because they refer to themselves."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OURS = (ConsulCoordError, OSError)
 
 @contextmanager
 def no_error_in_a_circle() -> Generator[None]:
-    """Fail if what happens meanwhile leaves an error, with its frames, that only the collector can remove.
+    """Fail if the block leaves an error, with its frames, that only the collector can remove.
 
-    A cancellation is none of ours: event loops keep some themselves.
+    Cancellations do not count, because event loops themselves keep some.
     """
     gc.collect()
     was_enabled = gc.isenabled()

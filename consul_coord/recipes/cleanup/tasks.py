@@ -230,7 +230,7 @@ class Listing:
 
     asked_at: float = -math.inf
     read_at: float = -math.inf
-    """When it was answered: it may be long, and is to be shared all the same."""
+    """When it was answered. Its age counts from then, because a long list takes long to read."""
     by_name: Mapping[str, str] = field(default_factory=dict[str, str])
     """Their ids."""
     failures: int = 0

@@ -307,7 +307,7 @@ class Holds:
     def given_up(self) -> list[Grant]:
         """Return the holds that closing is to give back, until each is ``given_back``.
 
-        Also one that its user has released meanwhile, in vain: it was lost by then.
+        That includes holds that their users have released meanwhile, which were lost for them by then.
         """
         self.give_up()
         return list(self._given_up)

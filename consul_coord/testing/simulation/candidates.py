@@ -4,7 +4,7 @@ Rules
 - ``on_elected`` and ``on_lost`` take turns in each candidacy; nobody is elected once its stop has returned.
 - ``on_lost`` and a wait for the end give the reason that there was, and so does the leadership itself, which
   calls back once. A leader whose health function fails may be stuck, so it does not resign.
-- A user that asks for the present leadership gets it, or hears that it was lost, or that there is none.
+- A user asks for the present leadership, and gets it. The error says that it was lost, or that there is none.
 - After a leadership a candidate rests for ``retry_wait``.
 - A leader that hands over names a candidate that queues, and leads no more then. It hears that there is no
   such candidate only if that did not queue all the time, and leads on.

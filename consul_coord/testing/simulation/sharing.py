@@ -504,7 +504,7 @@ class Office:
         pause = process.clock.now() - failed_at
         began = process.clock.true(failed_at) if failures else 0.0
         if judge.sharing is None or not judge.sharing.is_due_since(began, partition, process.name):
-            failures = 0  # it may have begun anew
+            failures = 0  # the count may have begun again
         if failures and pause < FIRST_PAUSE * 2.0 ** (failures - 1):
             text = f"{process.name} takes {partition} {pause:.3f} s after failure {failures} in a row"
             judge.convict("pace", text)

@@ -77,7 +77,7 @@ def test_closing_waits_a_moment_for_a_call_that_does_not_end_and_not_beyond_its_
 def test_a_hold_that_is_over_is_no_claim_any_more_and_closing_does_nothing_for_it(
     bench: Bench, *, lost: bool
 ) -> None:
-    """Whatever still refers to it."""
+    """Also if something still refers to it."""
     if lost:
         bench.hold.lose(LossReason.KEY_DELETED)
     else:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FOLDER = queue.directory(base_of("k"))
 OWN = entry(FOLDER + SESSION, index=20, value=marked("read", b"")) | {"CreateIndex": 20}
 DEAD = entry(FOLDER + OTHER, session=None, index=9, value=marked("write", b""))
-ANEW = "33333333-3333-3333-3333-333333333333"
+REPLACEMENT = "33333333-3333-3333-3333-333333333333"
 TXN = "/v1/txn"
 
 
@@ -98,15 +98,17 @@ def test_a_waiter_whose_contender_an_operator_has_removed_queues_again_as_somebo
     client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
     readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
     writer = DEAD | {"Session": OTHER}
-    anew = entry(FOLDER + ANEW, session=ANEW, index=40, value=marked("read", b"")) | {"CreateIndex": 40}
+    rejoined = entry(FOLDER + REPLACEMENT, session=REPLACEMENT, index=40, value=marked("read", b"")) | {
+        "CreateIndex": 40
+    }
     io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
     io.expect("PUT", TXN, txn_done(OWN, OWN, writer))
     io.expect("GET", f"/v1/kv/{writer['Key']}", pairs(writer | {"ModifyIndex": 30}))
     io.expect("PUT", TXN, txn_done(writer | {"ModifyIndex": 30}))
-    io.expect("PUT", "/v1/session/create", ok({"ID": ANEW}))
-    io.expect("PUT", TXN, txn_done(anew, anew))
+    io.expect("PUT", "/v1/session/create", ok({"ID": REPLACEMENT}))
+    io.expect("PUT", TXN, txn_done(rejoined, rejoined))
     handle = io.run(recipe.acquire(io, client, readers, timeout=30.0))
-    assert (handle.grant.session, handle.grant.fence) == (ANEW, 40)
+    assert (handle.grant.session, handle.grant.fence) == (REPLACEMENT, 40)
     assert not io.steps
     assert client.reaper.pending == 1, "the session that it had is destroyed"
 
