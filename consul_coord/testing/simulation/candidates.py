@@ -272,7 +272,7 @@ class CandidateUser(Holder):
         close_eyes = self.judge.eyes.open(eyes.look)
         if plan.on_change is not None:
             self._sighting = promises.follows(self.process, f"report of {self.key}'s leader", self._leader)
-            self._sighting.fades(
+            self._sighting.fade(
                 self.key, after=max(core.sessions.spec.ttl or 0.0, ForeignLock.spec.ttl or 0.0)
             )
         self.judge.record(self.process.name, "waiting", actor=self.actor, key=self.key)

@@ -170,7 +170,7 @@ class Sighting:
     """For so many seconds, while nothing is heard of that."""
     _heard_at: float = 0.0
 
-    def fades(self, about: str, *, after: float) -> None:
+    def fade(self, about: str, *, after: float) -> None:
         """Let the news count only so long after the last answer about a key."""
         self._about, self._good_for = about, after
 
@@ -183,11 +183,15 @@ class Sighting:
         """Take note that the news counts from now on again."""
         self._heard_at = now
 
+    @property
+    def fades(self) -> bool:
+        """Whether the news is of somebody, and counts for a while only."""
+        return self._good_for < math.inf and self.told is not None and self.told is not NOTHING
+
     def is_stale(self, now: float, stretch: float) -> bool:
-        """Return whether the news is so old that it counts no more."""
+        """Return whether such news is so old that it counts no more."""
         heard_at = max(self._heard_at, self.process.awake_since)
-        is_somebody = self.told is not None and self.told is not NOTHING
-        return is_somebody and now > heard_at + self._good_for * stretch + FADED_WITHIN
+        return now > heard_at + self._good_for * stretch + FADED_WITHIN
 
     def is_right(self, index: int) -> bool:
         """Return whether the news is right, as of a write."""
@@ -443,11 +447,8 @@ class Promises:
             process = sighting.process
             if process.core.closing.is_set():
                 continue
-            if self._is_own(sighting):
-                sighting.know(judge.now)
-            elif sighting.is_stale(judge.now, judge.stretch) and process.able:
-                text = f"{process.name}'s {sighting.what} is still {sighting.told}, of which it hears nothing"
-                judge.convict("sight", text)
+            if sighting.fades:
+                self._look_at_fading(sighting)
             if sighting.is_right(index):
                 sighting.right_at = judge.now
                 continue
@@ -460,6 +461,14 @@ class Promises:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s {sighting.what} is wrong for {seconds:.2f} s: {sighting.told}"
                 judge.convict("sight", text)
+
+    def _look_at_fading(self, sighting: Sighting) -> None:
+        judge, process = self._judge, sighting.process
+        if self._is_own(sighting):
+            sighting.know(judge.now)
+        elif sighting.is_stale(judge.now, judge.stretch) and process.able:
+            text = f"{process.name}'s {sighting.what} is still {sighting.told}, of which it hears nothing"
+            judge.convict("sight", text)
 
     @staticmethod
     def _is_own(sighting: Sighting) -> bool:
