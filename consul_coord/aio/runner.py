@@ -224,7 +224,10 @@ class AsyncRunner(BaseRunner):
         if self._host.supervisor is None:
             supervisor = Supervisor(self._host, self._transport)
             await supervisor.start()
-            self._host.supervisor = supervisor
+            if self._host.supervisor is None:
+                self._host.supervisor = supervisor
+            else:  # another task has entered the client meanwhile
+                await supervisor.stop()
 
     async def close(self, timeout: float) -> None:
         """Give everything back and stop, in ``timeout`` seconds; harmless when done before."""

@@ -638,6 +638,21 @@ async def test_a_client_that_is_cancelled_while_it_is_entered_leaves_no_task(
     assert count_tasks(anyio_backend_name) == before
 
 
+async def test_two_tasks_that_enter_one_client_at_once_share_its_background(
+    site: Site, anyio_backend_name: str
+) -> None:
+    before = count_tasks(anyio_backend_name)
+    client = AsyncClient(address=site.address, session=spec(site))
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.__aenter__)
+        group.start_soon(client.__aenter__)
+    async with AsyncLock(client, site.key):
+        pass
+    await client.close()
+    await anyio.wait_all_tasks_blocked()
+    assert count_tasks(anyio_backend_name) == before
+
+
 def close_under(program: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run a program in a loop that is closed with no task of it ended."""
     loop = asyncio.new_event_loop()
