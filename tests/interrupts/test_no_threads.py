@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import BackgroundFailed, Client, LeaderElection, Lock, ReadWriteLock, Semaphore
+from consul_coord import AcquireCancelled, BackgroundFailed, Client, LeaderElection, Lock, ReadWriteLock, Semaphore
 from tests.interrupts.stage import SPEC, left_in
 
 if TYPE_CHECKING:
@@ -24,14 +24,15 @@ CALLS: dict[str, Callable[[Client, str], object]] = {
 }
 
 
+def refuse(*_: object) -> int:
+    message = "can't start new thread"
+    raise RuntimeError(message)
+
+
 @pytest.mark.parametrize("kind", CALLS)
 def test_no_thread_is_an_error_of_our_own_and_leaves_nothing(
     site: Site, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
-        message = "can't start new thread"
-        raise RuntimeError(message)
-
     spec = replace(SPEC, name=site.unique)
     with Client(address=site.address, session=spec) as client:
         with monkeypatch.context() as refused:
@@ -43,3 +44,19 @@ def test_no_thread_is_an_error_of_our_own_and_leaves_nothing(
         CALLS[kind](client, site.key)
     assert left_in(client) == []
     assert site.left_behind() == []
+
+
+def test_nobody_waits_for_a_candidate_that_could_not_start(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(address=site.address, session=SPEC) as client:
+        election = LeaderElection(client, site.key)
+        with monkeypatch.context() as refused:
+            refused.setattr(_thread, "start_new_thread", refuse)
+            with pytest.raises(BackgroundFailed):
+                election.start()
+        with pytest.raises(AcquireCancelled, match="was not started"):
+            election.wait_for_leadership(timeout=10)
+        election.start()
+        election.wait_for_leadership(timeout=10)
+        assert election.is_leader

@@ -37,9 +37,13 @@ if TYPE_CHECKING:
 
 
 async def start(io: IO, candidacy: Candidacy) -> None:
-    """Begin a candidacy in the background; harmless when that was done before."""
+    """Begin a candidacy in the background; harmless when that was done before. It is over if it can't begin."""
     if candidacy.task is None:
-        candidacy.task = io.spawn(candidacy.run, name=f"election {candidacy.plan.key}")
+        try:
+            candidacy.task = io.spawn(candidacy.run, name=f"election {candidacy.plan.key}")
+        except BaseException:
+            candidacy.stop()
+            raise
 
 
 async def stop(io: IO, candidacy: Candidacy, *, timeout: float) -> None:
