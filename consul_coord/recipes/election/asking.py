@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 async def start(io: IO, candidacy: Candidacy) -> None:
-    """Begin a candidacy in the background; harmless when that was done before. It is over if it can't begin."""
+    """Begin a candidacy in the background; harmless when that was done before. If it can't, it is over."""
     if candidacy.task is None:
         try:
             candidacy.task = io.spawn(candidacy.run, name=f"election {candidacy.plan.key}")

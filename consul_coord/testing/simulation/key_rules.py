@@ -79,6 +79,8 @@ class KeyRules(Rules):
         """The heir's note: its index, and whom it names."""
         self._made_at = math.inf
         """When the key was made; infinite while it is not there."""
+        self._taken_together_at = -math.inf
+        """When somebody took it with other keys last."""
         self._stray: set[str] = set()
         """The sessions whose contender was made while they held the key: a late copy of a request."""
         self._crowded: dict[str, float] = {}
@@ -124,6 +126,7 @@ class KeyRules(Rules):
         last = self._given[-1][0] if self._given else 0
         self._given.append((entry.modify_index, holder))
         if shape.name == "several":
+            self._taken_together_at = self.judge.now
             self.judge.see("several keys taken past a queue" if before.live else "several keys taken")
             return
         process = self.judge.process(who)
@@ -188,7 +191,10 @@ class KeyRules(Rules):
 
     def joined(self, who: str, session: str) -> None:
         """Judge a client that queues."""
-        if any(one != session for one in self._live()) or self.cluster.holder(self.name) not in {"", session}:
+        # One that found no key a moment ago joins without reading it once more.
+        read = self.judge.now > self._made_at + _SINCE_ITS_LOOK
+        is_held = read and self.cluster.holder(self.name) not in {"", session}
+        if is_held or any(one != session for one in self._live()):
             self._crowded[who] = self.judge.now
         else:
             self._crowded.pop(who, None)
@@ -240,6 +246,16 @@ class KeyRules(Rules):
     def has_now(self, session: str, fence: int) -> bool:
         """Return whether the session has the key, and nobody got it after this fence."""
         return self.cluster.holder(self.name) == session and fence >= self._given[-1][0]
+
+    def is_known_to(self, session: str) -> bool:
+        """Return whether the client that acts as the session, which has the key, must know that it has it.
+
+        It knows what it was granted, unless the answer is under way. A session that it has resumed may hold
+        more than it has asked for.
+        """
+        claim = self.claim(self._given[-1][0])
+        is_left = claim is not None and claim.session == session and claim.exported
+        return not is_left and self.judge.now > self._taken_together_at + _SINCE_ITS_LOOK
 
     def led_by(self) -> tuple[str, int, bytes, int] | None:
         """Return the session that has the key, since which index, and the key's value and index; or None.

@@ -172,8 +172,8 @@ class SessionRules:
         judge = self._judge
         if judge.promises.contact(process.name).failures or process.core.holds.limits or process.slept:
             return
-        for key in judge.keys:
-            if judge.cluster.holder(key) == session:
+        for key, rules in judge.keys.items():
+            if judge.cluster.holder(key) == session and rules.is_known_to(session):
                 judge.convict("released", f"{process.name} destroys {short(session)}, which holds {key}")
 
     # -- outages
