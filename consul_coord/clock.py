@@ -83,7 +83,7 @@ class VirtualClock:
 
     A server and its clients that share one see the same instant, so a TTL or a lock-delay expires in no real
     time. Alarms go off in order of their time, each with ``now()`` at its own time, in the thread that
-    advances the clock.
+    advances the clock. A client whose clock stands still waits for ever before it tries again what failed.
     """
 
     def __init__(self, start: float = 1_000.0) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +36,27 @@ def still() -> Iterator[ReferenceServer[VirtualClock]]:
         yield server
 
 
+@contextmanager
+def leaving_in_time(clock: VirtualClock) -> Iterator[ExitStack]:
+    """Yield a stack that is left while the clock runs: where it stands still, nobody tries a second time."""
+    left = threading.Event()
+
+    def run() -> None:
+        while not left.wait(0.01):
+            clock.advance(0.01)
+
+    running, going_on = ExitStack(), threading.Thread(target=run, name="clock")
+    try:
+        yield running
+    finally:
+        going_on.start()
+        try:
+            running.close()
+        finally:
+            left.set()
+            going_on.join()
+
+
 @pytest.mark.slow
 def test_many_elections_share_one_thread_and_one_session(agent_address: str, key: str) -> None:
     before = set(threading.enumerate())
@@ -55,7 +76,7 @@ def test_many_elections_share_one_thread_and_one_session(agent_address: str, key
 def test_a_waiting_candidate_costs_one_query_for_each_renewal(
     still: ReferenceServer[VirtualClock], key: str, place: str
 ) -> None:
-    with ExitStack() as running:
+    with leaving_in_time(still.clock) as running:
 
         def stand() -> LeaderElection:
             client = running.enter_context(Client(address=still.address, clock=still.clock))

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import AcquireCancelled, BackgroundFailed, Client, LeaderElection, Lock, ReadWriteLock, Semaphore
+from consul_coord import (
+    AcquireCancelled,
+    BackgroundFailed,
+    Client,
+    LeaderElection,
+    Lock,
+    ReadWriteLock,
+    Semaphore,
+)
 from tests.interrupts.stage import SPEC, left_in
 
 if TYPE_CHECKING:

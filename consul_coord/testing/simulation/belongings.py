@@ -92,6 +92,8 @@ class Belongings:
         process = self._judge.carer(session)
         if note is None or process is None or self._judge.cluster.holder(key) == session:
             return
+        if note.value.decode() == session and self._judge.rules[key].claim(note.modify_index) is None:
+            return  # nobody has heard of this election: its note may stay until the next one
         mark = note.key, session, note.modify_index
         self._since[mark] = since = before.get(mark, self._judge.now)
         self._check(process, note.key, session, since)

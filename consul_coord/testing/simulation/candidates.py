@@ -415,7 +415,9 @@ class CandidateUser(Holder):
                 pause = self.rng.choice((0.0, 1.0))
                 resign = partial(asking.resign, candidacy=candidacy, pause=pause)
                 was_held = hold.is_held(io.now())
-                self.process.aside[self.key] = self.judge.now + pause / (1 + self.judge.skew) - ENDED_WITHIN
+                if was_held:  # or it may be queueing again just now
+                    until = self.judge.now + pause / (1 + self.judge.skew) - ENDED_WITHIN
+                    self.process.aside[self.key] = until
                 outcome = await self.call(io, resign, what=f"resigns from {self.key}", within=RELEASED_WITHIN)
                 if was_held and outcome is ReleaseOutcome.RELEASED:
                     self.judge.news.expect(self.process, "resigned", self.key, hold.fence)
