@@ -454,8 +454,11 @@ class CandidateUser(Holder):
             if self.more.chance(HEIR_LEAVES):
                 self._have_leave(heir)
             since, was_held = self.judge.now, hold.is_held(io.now())
+            is_named = (
+                self.judge.keys[self.key].heir_named_at(heir) >= since
+            )  # to name it again changes nothing
             said = await self._transfer(io, candidacy, hold, heir)
-            self._check_transfer(said, hold, heir, since=since, was_held=was_held)
+            self._check_transfer(said, hold, heir, since=since, was_held=was_held, is_named=is_named)
 
     def _have_leave(self, heir: str) -> None:
         """Have an heir stand aside just while it is named."""
@@ -484,11 +487,13 @@ class CandidateUser(Holder):
         self.judge.see("handed over")
         return ""
 
-    def _check_transfer(self, said: str, hold: Grant, heir: str, *, since: float, was_held: bool) -> None:
+    def _check_transfer(
+        self, said: str, hold: Grant, heir: str, *, since: float, was_held: bool, is_named: bool
+    ) -> None:
         """Judge what was said of a hand-over that began then."""
         rules, leads = self.judge.keys[self.key], hold.is_held(self.process.clock.now())
         is_wrong = {
-            "": leads or (was_held and rules.heir_named_at(heir) < since),
+            "": leads or (was_held and not is_named and rules.heir_named_at(heir) < since),
             "that does not queue": rules.has_queued_since(heir, since),
             "the queue kept changing": rules.is_unchanged_since(since),
             "this does not lead": leads,

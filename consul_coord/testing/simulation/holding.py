@@ -359,7 +359,9 @@ class User(Holder, ABC):
             dropped = await self._round(io)
             if dropped is not None:
                 self._forgot_at = io.now()
-                if dropped() is not None:
+                # What looks after it may still wait for an answer that has got lost.
+                is_answered = self.judge.now > self.judge.promises.contact(self.process.name).answered_from
+                if dropped() is not None and is_answered:
                     self.judge.convict("nothing left", f"{self.process.name} keeps a hold that was dropped")
             await io.sleep(self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0))))
 

@@ -311,9 +311,9 @@ class SharingRules:
         settled = changed + SETTLE / (1 + judge.skew) - QUIETLY
         window = changed - MOST_SETTLED * judge.stretch
         moves = self._moved.setdefault(process.name, [])
-        busy = [
-            at for at in (*self._changed[:-1], *moves, self._sharers.get(process.name, now)) if at > window
-        ]
+        held_up = judge.promises.troubled(process.name)  # what it wanted before may come late
+        since = self._sharers.get(process.name, now)
+        busy = [at for at in (*self._changed[:-1], *moves, since, held_up) if at > window]
         self._moved[process.name] = [*(at for at in moves if at > now - 2 * ACTED_WITHIN), now]
         (_, before), (called, owners) = self._calls_for[-2:] if len(self._calls_for) > 1 else [(0.0, {})] * 2
         is_asked = (owners.get(partition) == process.name) is comes
