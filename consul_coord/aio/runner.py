@@ -76,6 +76,11 @@ class AsyncHost(BaseHost):
             raise RuntimeError(message)
         return self.supervisor
 
+    def adopt(self, supervisor: Supervisor) -> Supervisor:
+        """Use a supervisor unless there is one; returns the one in use."""
+        self.supervisor = self.supervisor or supervisor
+        return self.supervisor
+
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> BackgroundTask:
         """Run a program as a child of the supervisor."""
         return self.running().spawn(program, name=name)
@@ -224,10 +229,8 @@ class AsyncRunner(BaseRunner):
         if self._host.supervisor is None:
             supervisor = Supervisor(self._host, self._transport)
             await supervisor.start()
-            if self._host.supervisor is None:
-                self._host.supervisor = supervisor
-            else:  # another task has entered the client meanwhile
-                await supervisor.stop()
+            if self._host.adopt(supervisor) is not supervisor:
+                await supervisor.stop()  # another task has entered the client meanwhile
 
     async def close(self, timeout: float) -> None:
         """Give everything back and stop, in ``timeout`` seconds; harmless when done before."""
