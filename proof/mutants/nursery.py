@@ -40,6 +40,8 @@ _SET_CHILD_SUBREAPER = 36
 """Of ``prctl``: descendants whose parents have ended become children of this program."""
 _HANGS = 60.0
 """Seconds of the processor after which a run of the simulator hangs."""
+_MOST_MEMORY = 4 << 30
+"""Bytes that each program of a fork may have: a mutant that collects things without an end fails by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ def _parent(stat: Path) -> int:
 
 def _be_child(task: Task, judge: Callable[[Task], Answer], writer: int) -> None:
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)

@@ -216,6 +216,34 @@ def test_no_process_of_a_mutant_outlives_it() -> None:
         os.kill(int(done.stdout), 0)
 
 
+TAKES_TOO_MUCH = """
+from proof.mutants import nursery
+from proof.mutants.nursery import NO_FILE, Answer, Task, adopt_orphans, judged
+
+def fill(task):
+    try:
+        bytearray(2 * nursery._MOST_MEMORY)
+    except MemoryError:
+        return Answer(planted=True, caught=True, by="no memory", number=1)
+    return Answer(planted=True, caught=False, by="", number=1)
+
+adopt_orphans()
+print(judged(Task(NO_FILE, "f", "", "", [], 1.0), fill, limit=60.0).by)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory in another way")
+def test_a_mutant_that_takes_all_memory_ends_its_fork_only() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TAKES_TOO_MUCH],
+        cwd=catalogue.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "no memory"
+
+
 MODULE = """
 from contextlib import contextmanager
 
