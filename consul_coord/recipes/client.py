@@ -328,6 +328,7 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
             return  # closing does both, in that order
         for hold in list(client.holds.all()):
             if hold.kept is kept:
+                hold.depth = 1  # however often it was acquired
                 await release(io, client.holds, hold)
     if kept.exported:
         await _hand_over(io, client, kept)

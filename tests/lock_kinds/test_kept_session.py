@@ -22,6 +22,7 @@ from consul_coord import (
     LockLost,
     LossReason,
     MultiLock,
+    ReentrantLock,
     SessionNotFound,
     SessionSpec,
 )
@@ -76,6 +77,18 @@ def test_closing_gives_many_keys_back_too(site: Site, client: Client, make_clien
         hold = MultiLock(client, keys, session=session.id).acquire(timeout=5)
     assert hold.state is HoldState.RELEASED
     assert MultiLock(make_client(), keys).acquire(timeout=5).is_held
+
+
+def test_closing_gives_back_at_once_what_was_acquired_several_times(
+    site: Site, client: Client, make_client: MakeClient
+) -> None:
+    session = client.keep_session(kept(site))
+    lock = ReentrantLock(client, site.key, session=session.id)
+    hold = lock.acquire(timeout=5)
+    lock.acquire()
+    session.close()
+    assert hold.state is HoldState.RELEASED
+    assert Lock(make_client(), site.key).acquire(timeout=5).fence > hold.fence
 
 
 def test_what_was_forgotten_is_given_back_before_the_destroy(
