@@ -35,6 +35,8 @@ from consul_coord.recipes.watch.engine import Watches
 from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consul_coord.http.agents import Agents
     from consul_coord.io import IO, Host
     from consul_coord.recipes.contend.shared import Owners, Standing
@@ -298,12 +300,17 @@ async def close(io: IO, client: ClientState, *, deadline: float) -> None:
         await io.wait(client.calls.over, deadline=min(deadline, io.now() + CALLS_END))
     for hold in client.holds.given_up():
         await give_back(io, client.holds, hold, budget=max(0.0, deadline - io.now()))
-    for hold in client.holds.releasing():
+    await _let_releases_end(io, client.holds.releasing(), deadline=deadline)
+    await close_late(io, client, deadline=deadline)
+
+
+async def _let_releases_end(io: IO, releasing: Iterable[Grant], *, deadline: float) -> None:
+    """Return when each hold that is being released is given back, or is the reaper's to give back."""
+    for hold in releasing:
         if hold.released_by.value == io.owner():
             hold.kind.abandon(hold)  # a signal handler has interrupted it, and can't wait for its own thread
         else:
             await io.wait(hold.settled, deadline=deadline)
-    await close_late(io, client, deadline=deadline)
 
 
 async def close_late(io: IO, client: ClientState, *, deadline: float) -> None:
@@ -330,6 +337,9 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
             if hold.kept is kept:
                 hold.depth = 1  # however often it was acquired
                 await release(io, client.holds, hold)
+    releasing = [hold for hold in client.holds.releasing() if hold.kept is kept]
+    async with io.shield(BUDGET) as deadline:
+        await _let_releases_end(io, releasing, deadline=deadline)
     if kept.exported:
         await _hand_over(io, client, kept)
         return

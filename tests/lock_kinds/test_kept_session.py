@@ -23,6 +23,7 @@ from consul_coord import (
     LossReason,
     MultiLock,
     ReentrantLock,
+    ReleaseOutcome,
     SessionNotFound,
     SessionSpec,
 )
@@ -107,6 +108,31 @@ def test_what_was_forgotten_is_given_back_before_the_destroy(
     late.let_go()
     assert Lock(make_client(), site.key).acquire(timeout=5).fence > fence
     eventually(lambda: not site.operator.exists(session.id))
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_closing_waits_for_a_release_under_way_in_another_thread(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, *, exported: bool
+) -> None:
+    """Else the key gets the lock-delay, or the release frees the hold of whoever resumes the session."""
+    client = make_client(address=proxy.address)
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    with ThreadPoolExecutor(2) as threads:
+        releasing = threads.submit(hold.release)
+        assert late.hit.wait(5)
+        text = session.export() if exported else ""
+        closing = threads.submit(session.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        late.let_go()
+        assert releasing.result() is ReleaseOutcome.RELEASED
+        closing.result()
+    again = Lock(make_client(), site.key).acquire(timeout=5)
+    assert again.fence > hold.fence
+    if exported:
+        client.keep_session(kept(site), resume=text).close()
 
 
 def test_a_client_that_closes_releases_first_too(site: Site, make_client: MakeClient) -> None:

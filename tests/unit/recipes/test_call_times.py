@@ -280,6 +280,7 @@ def test_closing_a_session_waits_for_its_end_and_leaves_the_rest_to_the_backgrou
 ) -> None:
     bench = Bench()
     bench.hold.begin_release("another call")
+    bench.hold.finish_release(ReleaseOutcome.RELEASED)
     bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True), takes=takes)
     if pending:
         bench.io.expect("GET", "/v1/status/leader", ok("10.0.0.1:8300"))
@@ -294,6 +295,7 @@ def test_closing_an_exported_session_waits_no_longer_for_what_is_to_be_given_bac
     bench = Bench()
     bench.hold.begin_release()
     bench.hold.kind.abandon(bench.hold)
+    bench.hold.finish_release(ReleaseOutcome.UNKNOWN)
     bench.hold.kept.exported = True
     bench.io.expect("GET", "/v1/kv/k/", pairs(), takes=takes)
     if takes > BUDGET:
