@@ -27,7 +27,7 @@ from consul_coord import (
     SessionNotFound,
     SessionSpec,
 )
-from consul_coord.events import HandedOver, Lost, Released, TimedOut, Waiting
+from consul_coord.events import HandedOver, Lost, OutageBegan, Released, TimedOut, Waiting
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from tests.lock import programs
 from tests.lock.conftest import spec
@@ -167,6 +167,26 @@ def test_its_loss_is_told_once_and_is_final(site: Site, client: Client) -> None:
         lock.acquire(timeout=1)
     session.close()
     assert session.lost.is_set()
+
+
+def test_locks_that_begin_at_once_share_a_session_given_by_its_id(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    seen = Notes()
+    client = make_client(address=proxy.address, observer=seen)
+    outside = site.operator.create(ttl="2s", lock_delay="1s")
+    keys = (f"{site.key}/0", f"{site.key}/1")
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/renew", times=2))
+    with ThreadPoolExecutor(2) as threads:
+        taking = [threads.submit(Lock(client, key, session=outside).acquire, timeout=5) for key in keys]
+        assert eventually(lambda: late.hits == len(keys))
+        late.let_go()
+        holds = [each.result() for each in taking]
+    proxy.go_down()
+    (began,) = eventually(lambda: seen.of(OutageBegan))
+    assert began.keys == keys, "with two sessions, each outage, fork and close would concern one of them"
+    proxy.come_up()
+    assert all(hold.verify() for hold in holds)
 
 
 # -- handing over

@@ -311,7 +311,8 @@ class Sessions:
         # All are settled before any is announced: nobody hears of one loss and sees another hold still held.
         for hold in [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]:
             hold.announce_end()
-        self._kept.pop(kept.id, None)
+        if self._kept.get(kept.id) is kept:
+            self._kept.pop(kept.id, None)
         kept.finish()
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.leftovers.destroy(kept.id)
@@ -558,20 +559,20 @@ class SessionSource:
         sessions, spec = self._sessions, self._spec
         if not isinstance(spec, str):
             return await sessions.create(io, spec)
-        known = sessions.get(spec)
-        if known is not None:
-            known.users.add(self)
-            return known
-        if spec in sessions.handed_over:
-            message = (
-                f"session {spec} was exported and closed: it is left to the client that resumes it. To go on "
-                "with it here, resume it with client.keep_session(spec, resume=text)"
-            )
-            raise SessionNotFound(message, session=spec)
-        kept = KeptSession(spec, SessionSpec(), outside=True)
+        kept = sessions.get(spec)
+        if kept is None:
+            if spec in sessions.handed_over:
+                message = (
+                    f"session {spec} was exported and closed: it is left to the client that resumes it. To "
+                    "go on with it here, resume it with client.keep_session(spec, resume=text)"
+                )
+                raise SessionNotFound(message, session=spec)
+            found = KeptSession(spec, SessionSpec(), outside=True)
+            await renew(io, sessions, found, deadline=io.now() + sessions.timeout)
+            kept = sessions.get(spec)  # another source may have taken it up meanwhile
+            if kept is None:
+                sessions.adopt(kept := found)
         kept.users.add(self)
-        await renew(io, sessions, kept, deadline=io.now() + sessions.timeout)
-        sessions.adopt(kept)
         return kept
 
 
