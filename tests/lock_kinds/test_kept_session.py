@@ -24,6 +24,7 @@ from consul_coord import (
     MultiLock,
     ReentrantLock,
     ReleaseOutcome,
+    ResponseError,
     SessionNotFound,
     SessionSpec,
 )
@@ -355,6 +356,22 @@ def test_the_client_itself_may_go_on_with_it(site: Site, client: Client) -> None
     assert again.verify()
     after.close()
     assert site.left_behind() == []
+
+
+def test_a_session_that_can_not_be_resumed_here_yet_stays_with_who_has_it(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client = make_client(address=proxy.address, timeout=0.5)
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    text = session.export()
+    proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/renew", times=1_000))
+    with pytest.raises(ResponseError):
+        client.keep_session(kept(site), resume=text)
+    assert hold.is_held
+    proxy.clear()
+    with client.keep_session(kept(site), resume=text):
+        assert hold.reason is LossReason.CLIENT_CLOSED
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["one key", "two keys"])

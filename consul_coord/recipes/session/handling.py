@@ -40,12 +40,12 @@ async def open_session(io: IO, sessions: Sessions, spec: SessionSpec, *, resume:
     if resume is None:
         return await _open_new(io, sessions, spec, deadline)
     kept = KeptSession(parse(resume), spec, outside=False)
-    own = sessions.get(kept.id)
-    if own is not None:
-        _let_go(sessions, own)
     session = await _renewed(io, sessions, kept, deadline)
     if is_lasting(spec, session):
         await vet_node(io, sessions, spec, deadline)
+    own = sessions.get(kept.id)
+    if own is not None:  # only now: where it can't be resumed, who has it keeps it
+        _let_go(sessions, own)
     sessions.adopt(kept)
     return kept
 
