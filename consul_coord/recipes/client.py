@@ -343,6 +343,7 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     if kept.exported:
         await _hand_over(io, client, kept)
         return
+    client.sessions.closed.add(kept.id)
     client.sessions.end(kept, LossReason.CLIENT_CLOSED)
     destroyed = False
     try:
@@ -353,6 +354,7 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
                     call = session_endpoint.destroy(kept.id)
                     await perform(io, call, deadline=deadline, attempt=client.timeout)
                     destroyed = True
+                    client.sessions.closed.discard(kept.id)
     finally:
         if not destroyed:
             client.destroy(kept.id)

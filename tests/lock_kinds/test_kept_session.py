@@ -136,6 +136,28 @@ def test_closing_waits_for_a_release_under_way_in_another_thread(
         client.keep_session(kept(site), resume=text).close()
 
 
+def test_who_waits_with_a_session_that_is_being_closed_gets_nothing_with_it(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client = make_client(address=proxy.address)
+    other = Lock(make_client(), site.key).acquire(timeout=5)
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/destroy"))
+    session = client.keep_session(kept(site))
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(Lock(client, site.key, session=session.id).acquire, timeout=20)
+        assert eventually(partial(site.operator.under, f"{site.key}/.wait/"))
+        closing = threads.submit(session.close)
+        assert late.hit.wait(5)
+        other.release()
+        with pytest.raises(SessionNotFound) as told:
+            waiting.result(5)
+        assert told.value.session == session.id
+        assert site.operator.holder(site.key) is None
+        late.let_go()
+        closing.result()
+    Lock(make_client(), site.key).acquire(timeout=5)
+
+
 def test_a_client_that_closes_releases_first_too(site: Site, make_client: MakeClient) -> None:
     client = make_client()
     session = client.keep_session(kept(site))

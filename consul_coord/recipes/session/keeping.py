@@ -24,7 +24,8 @@ Rules
 - A create that got no answer may have made a session, or will. It is looked for by its name, which no other
   session has, and destroyed.
 - A session that was handed over is not taken up again as an outside one: neither by a candidate that goes on
-  nor by a call that waits. Two clients would hold its keys then, with the same fence.
+  nor by a call that waits. Two clients would hold its keys then, with the same fence. Nor is one that was
+  closed, until it is destroyed: what it takes would be lost at once, and locked for the lock-delay.
 - An outside session (given by its id) is renewed while in use, and never destroyed. When a renewal is due and
   nobody here has it any more, it is left to its owner: else a lock of a dead owner would never be free.
 
@@ -256,6 +257,8 @@ class Sessions:
         self._kept: dict[str, KeptSession] = {}
         self.handed_over: set[str] = set()
         """Ids of sessions that were exported and closed. This client uses one again only if it resumes it."""
+        self.closed: set[str] = set()
+        """Ids of sessions that were closed, and may not be destroyed yet: none is used again."""
         self._short_horizons: set[float] = set()
         self.outages = Outages(host.mutex())
         self._confirming: dict[str, Signal] = {}
@@ -566,6 +569,9 @@ class SessionSource:
                     f"session {spec} was exported and closed: it is left to the client that resumes it. To "
                     "go on with it here, resume it with client.keep_session(spec, resume=text)"
                 )
+                raise SessionNotFound(message, session=spec)
+            if spec in sessions.closed:
+                message = f"session {spec} was closed: open a new one with client.keep_session"
                 raise SessionNotFound(message, session=spec)
             found = KeptSession(spec, SessionSpec(), outside=True)
             await renew(io, sessions, found, deadline=io.now() + sessions.timeout)
