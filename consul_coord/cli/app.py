@@ -22,8 +22,8 @@ from consul_coord.extras import MissingExtra
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""A full disk, say, under the file that stdout goes to."""
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""A full disk, say, under the file that stdout goes to, or a terminal that has been closed."""
 _WIDTH = max(len(code) for code, _ in MEANINGS)
 EPILOG = "\n".join(("\b", "Exit codes:", *(f"  {code:<{_WIDTH}}  {text}" for code, text in MEANINGS)))
 
@@ -86,7 +86,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         result = app.main(args=arguments, prog_name="consul-coord", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):  # nobody reads it
+            error.show()
         return error.exit_code
     except MissingExtra as error:
         return report(error)
@@ -94,20 +95,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # When nobody reads the answer any more, click ends by SystemExit, with the code that means "no".
         return SIGNALLED + (signal.SIGPIPE if isinstance(end, SystemExit) else signal.SIGINT)
     except Exception as error:  # noqa: BLE001 - the last place that can tell of a bug
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            click.echo(f"consul-coord: can't write: {error.strerror}", err=True)
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+            _tell(f"consul-coord: can't write: {error.strerror}\n")
             _drop_output()
             return ExitCode.CONFIG
         import traceback
 
-        click.echo(
+        _tell(
             f"consul-coord {__version__}: this is a bug in consul-coord; please report it with these lines:\n"
-            f"{traceback.format_exc()}",
-            err=True,
-            nl=False,
+            f"{traceback.format_exc()}"
         )
         return ExitCode.BUG
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # nobody reads it
+        click.echo(text, err=True, nl=False)
 
 
 def _drop_output() -> None:

@@ -13,7 +13,7 @@ import sys
 import termios
 import threading
 import tty
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from consul_coord.cli.inbox import Pressed
@@ -59,7 +59,8 @@ def keys(inbox: Inbox) -> Generator[None]:
         os.close(end)
         reader.join()
         os.close(ended)
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # the terminal has gone
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _read(terminal: int, ended: int, inbox: Inbox) -> None:
@@ -67,7 +68,10 @@ def _read(terminal: int, ended: int, inbox: Inbox) -> None:
         ready, _, _ = select.select([terminal, ended], [], [])
         if ended in ready:
             return
-        pressed = os.read(terminal, 64)
+        try:
+            pressed = os.read(terminal, 64)
+        except OSError:
+            pressed = b""
         if not pressed:  # the terminal has gone
             return
         for key in named(pressed.decode(errors="replace")):

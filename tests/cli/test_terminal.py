@@ -61,6 +61,11 @@ class Screen:
         assert self._status is not None
         return os.waitstatus_to_exitcode(self._status)
 
+    def hang_up(self) -> None:
+        """Close the terminal under the program."""
+        terminal, self._terminal = self._terminal, os.open(os.devnull, os.O_RDWR)
+        os.close(terminal)
+
     def close(self) -> None:
         if not self._has_ended():
             os.kill(self.pid, signal.SIGKILL)

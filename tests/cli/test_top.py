@@ -93,6 +93,21 @@ def test_at_a_terminal_it_shows_and_ends_by_the_keyboard(
         assert top.end() == code
 
 
+def test_a_terminal_that_closes_ends_it_with_129(key: str, address: str) -> None:
+    with screen([*PROGRAM, "top", key], address=address, term="xterm") as shown:
+        shown.wait_for("0 held")
+        shown.hang_up()
+        assert shown.end() == 129
+
+
+def test_where_hang_ups_are_ignored_a_terminal_that_closes_ends_it_with_78(key: str, address: str) -> None:
+    ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
+    with screen([*ignoring, *PROGRAM, "top", key], address=address, term="xterm") as shown:
+        shown.wait_for("0 held")
+        shown.hang_up()
+        assert shown.end() == 78
+
+
 def test_at_a_terminal_that_can_only_print_it_prints(key: str, address: str, client: Client) -> None:
     with Lock(client, key).hold() as hold, screen([*PROGRAM, "top", key], address=address) as top:
         top.wait_for(hold.session)
