@@ -173,6 +173,81 @@ def test_each_of_its_exceptions_becomes_one_of_ours(send: Send, failure: type[Ex
     assert isinstance(raised.value.__cause__, failure)
 
 
+class Twice(httpx.HTTPTransport):
+    """Repeats what fails, as some transports of users do."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return super().handle_request(request)
+        except httpx.TransportError:
+            return super().handle_request(request)
+
+
+class AsyncTwice(httpx.AsyncHTTPTransport):
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await super().handle_async_request(request)
+        except httpx.TransportError:
+            return await super().handle_async_request(request)
+
+
+@pytest.fixture
+def lost_once() -> Iterator[Settings]:
+    """An agent that takes one request, and is gone before it answers."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def take() -> None:
+        peer, _ = listener.accept()
+        listener.close()
+        peer.recv(65536)
+        peer.close()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    yield Settings.resolve(address=f"http://127.0.0.1:{listener.getsockname()[1]}", environ={})
+    thread.join(PATIENCE)
+
+
+def test_a_transport_that_repeats_by_itself_hides_no_request_that_was_sent(lost_once: Settings) -> None:
+    with httpx.Client(transport=Twice()) as client, pytest.raises(ConnectFailed) as raised:
+        sync_transport(lost_once, http_client=client).send(CAS, timeout=PATIENCE)
+    assert raised.value.outcome_unknown
+
+
+def test_an_async_transport_that_repeats_hides_none_either(lost_once: Settings) -> None:
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=AsyncTwice()) as client:
+            await async_transport(lost_once, http_client=client).send(CAS, timeout=PATIENCE)
+
+    with pytest.raises(ConnectFailed) as raised:
+        anyio.run(main)
+    assert raised.value.outcome_unknown
+
+
+def test_a_proxy_that_refuses_a_tunnel_was_sent_no_request(serve: Serve) -> None:
+    def refuse(peer: Peer) -> None:
+        assert (peer.request() or b"").startswith(b"CONNECT ")
+        peer.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+
+    proxy = serve(refuse).address
+    behind = Settings.resolve(address="https://127.0.0.1:8501", environ={})
+    with httpx.Client(proxy=proxy) as client, pytest.raises(ConnectFailed) as raised:
+        sync_transport(behind, http_client=client).send(CAS, timeout=PATIENCE)
+    assert not raised.value.outcome_unknown
+
+
+def test_a_proxy_that_hangs_before_its_tunnel_was_sent_no_request(serve: Serve) -> None:
+    def hang(peer: Peer) -> None:
+        peer.request()
+        peer.wait_for_hang_up()
+
+    proxy = serve(hang).address
+    behind = Settings.resolve(address="https://127.0.0.1:8501", environ={})
+    with httpx.Client(proxy=proxy) as client, pytest.raises(RequestTimeout) as raised:
+        sync_transport(behind, http_client=client).send(CAS, timeout=0.3)
+    assert not raised.value.outcome_unknown
+
+
 @SENDERS
 def test_a_users_own_exception_stays_what_it_is(send: Send) -> None:
     def handle(request: httpx.Request) -> httpx.Response:

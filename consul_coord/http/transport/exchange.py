@@ -95,6 +95,8 @@ class Attempt:
         """When a new connection must be open, or tried out. Otherwise it is the deadline itself."""
         self.sent = False
         """Whether a byte may have left."""
+        self.has_begun = False
+        """Whether a user's client has said that it begins to send."""
         self.answered = False
         """Whether a byte of a reply came."""
         self.opened = -math.inf

@@ -14,8 +14,9 @@ Rules
 - Any other exchange runs on a helper thread (see ``bounded``), because nobody can end the look-up of a name,
   a new connection, or the wait for a place in the pool of httpx. The same holds for a transport, a hook or a
   login of the user's own. The thread is left behind when time is up, and ends with the read it is in.
-- Nothing was sent only if httpx failed to connect, or says that it is still connecting. A call that is
-  cancelled or interrupted until then sends nothing later.
+- Nothing was sent only if httpx failed to connect, or says that it is still connecting, and did not begin to
+  send before: a transport of the user's own may repeat what fails. A call that is cancelled or interrupted
+  until then sends nothing later.
 """
 
 from __future__ import annotations
@@ -297,13 +298,19 @@ class AsyncUserClientTransport(_OverClient["httpx.AsyncClient"]):
             await incoming.aclose()
 
 
-def _note(attempt: Attempt, extensions: dict[str, Any], event: str, _details: object) -> None:
+def _note(attempt: Attempt, extensions: dict[str, Any], event: str, details: dict[str, Any]) -> None:
     """Follow httpcore's trace, to know whether anything has left. Unless it denies that, something may."""
     if event.startswith("connection.connect_"):
         attempt.sent = False
-    elif event.endswith(_SENDING):
+    elif event.endswith(_SENDING) and not _opens_tunnel(details):
         _begin_sending(attempt)
+        attempt.has_begun = True
         extensions.pop("trace", None)  # the rest tells nothing more, and each event costs
+
+
+def _opens_tunnel(details: dict[str, Any]) -> bool:
+    """Return whether what is sent is for a proxy, and ours comes later."""
+    return getattr(details.get("request"), "method", None) == b"CONNECT"
 
 
 def _begin_sending(attempt: Attempt) -> None:
@@ -313,7 +320,7 @@ def _begin_sending(attempt: Attempt) -> None:
         raise Abandoned
 
 
-async def _anote(attempt: Attempt, extensions: dict[str, Any], event: str, details: object) -> None:
+async def _anote(attempt: Attempt, extensions: dict[str, Any], event: str, details: dict[str, Any]) -> None:
     _note(attempt, extensions, event, details)
 
 
@@ -322,7 +329,7 @@ def _require_kept(
 ) -> None:
     """Follow httpcore's trace, and end what is not an exchange over a kept HTTP/1 connection."""
     if event == _SENDING_HTTP_1 and (sock := _socket_above(currentframe())) is not None:
-        attempt.sent = True
+        attempt.sent = attempt.has_begun = True
         extensions.pop("trace", None)
         watch.begin(sock)
     elif not attempt.sent:
@@ -377,10 +384,10 @@ def _translated(error: Exception, attempt: Attempt) -> Exception | None:
     import httpx
 
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)):
-        attempt.sent = False
+        attempt.sent = attempt.has_begun
         return errors.unreachable(attempt, error)
     if isinstance(error, (httpx.ConnectTimeout, httpx.PoolTimeout)):
-        attempt.sent = False
+        attempt.sent = attempt.has_begun
     if isinstance(error, httpx.TimeoutException):
         return errors.failed(attempt, TimeoutError())
     # A transport of the user's own, such as one over an ASGI app, may let a broken connection through.
