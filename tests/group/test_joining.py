@@ -26,6 +26,7 @@ from consul_coord import (
 )
 from consul_coord.events import Joined, Lost, Waiting
 from consul_coord.recipes.group.members import GroupPlan
+from consul_coord.recipes.group.membership import MemberAttempt
 from tests.election.waiting import Told, until
 from tests.group.seeing import Seen
 from tests.support.proxy import Fault, Lose
@@ -33,6 +34,7 @@ from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
     from consul_coord import Client
+    from consul_coord.recipes.hold.grant import Handle
     from tests.group.conftest import MakeClient
     from tests.support.proxy import FaultProxy
 
@@ -211,6 +213,29 @@ def test_after_a_loss_it_joins_again_with_an_event(make_client: MakeClient, pref
         assert isinstance(last, Joined)
         assert (last.again, last.session) == (True, after.session)
         assert group.problem is None
+
+
+def test_one_that_leaves_just_as_it_joins_again_has_left(
+    make_client: MakeClient, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, join = Group(make_client(), prefix, id="one"), MemberAttempt.run
+    left = threading.Event()
+
+    async def join_and_leave(attempt: MemberAttempt) -> Handle:
+        handle = await join(attempt)
+        leaving = threading.Thread(target=group.leave, kwargs={"timeout": 0})
+        leaving.start()
+        leaving.join()
+        left.set()
+        return handle
+
+    group.join()
+    monkeypatch.setattr(MemberAttempt, "run", join_and_leave)
+    other = make_client()
+    other.session.destroy(group.members()[0].session)
+    assert left.wait(20.0)
+    until(lambda: not Group(other, prefix).members(), "it has left")
+    assert not group.joined
 
 
 def test_while_it_can_not_join_again_its_problem_says_why(make_client: MakeClient, prefix: str) -> None:

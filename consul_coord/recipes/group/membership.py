@@ -207,7 +207,7 @@ class Membership(Cancellable):
         self._staying = True
         failures, has_latest = 0, self.hold
         try:
-            while not self.is_over and (hold := self.hold) is not None:
+            while (hold := self.hold) is not None and not self.is_over:
                 if not hold.ended and (hold is has_latest or await self._has_latest(io, hold)):
                     failures, has_latest = 0, hold
                     await io.wait(hold.over, deadline=hold.lease.valid_until)
@@ -217,6 +217,8 @@ class Membership(Cancellable):
                 elif not (hold.ended and await self._join_again(io)):
                     failures += 1
                     await io.wait(self.stopping, deadline=io.now() + self._pause(io, failures))
+            if self.stopping.is_set() and hold is not None and not hold.ended:
+                await release(io, self.client.holds, hold)  # its leave has seen the membership before it
         finally:
             self._staying = False
             self._changes.tell()
