@@ -29,6 +29,7 @@ from consul_coord.recipes.partition.rendezvous import Rendezvous
 from tests.election.waiting import Told, until
 from tests.group.seeing import Seen
 from tests.partition.conftest import SPEC
+from tests.support.proxy import Fault, FaultProxy, Lose
 from tests.support.sites import never
 
 if TYPE_CHECKING:
@@ -208,6 +209,22 @@ def test_as_many_as_are_taken_at_once_that_others_hold_keep_no_other_from_being_
             assert other.kv.acquire(key, session, flags=LOCK_FLAGS)
         one.start()
         until(lambda: {hold.key for hold in one.owned.values()} == {*keys[AT_ONCE:]}, "those that are free")
+
+
+def test_as_many_as_are_taken_at_once_without_an_answer_keep_nobody_from_handing_over(
+    address: str, member: MakeMember
+) -> None:
+    released = threading.Event()
+    slow = [f"slow-{number}" for number in range(AT_ONCE + 1)]
+    with FaultProxy(address) as proxy, Client(address=proxy.address, session=SPEC, timeout=120) as client:
+        fault = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b"/slow-", times=1000))
+        one = member("one", ["first", *slow], client=client, on_released=lambda *_: released.set())
+        until(lambda: fault.hits == AT_ONCE, "it takes as many as it may")
+        assert one.owned.keys() == {"first"}
+        one.stop(timeout=0)
+        assert released.wait(30)
+        proxy.clear()
+        one.group.leave()
 
 
 def test_a_partition_whose_owner_cannot_begin_is_given_up_and_taken_again(

@@ -205,7 +205,7 @@ class Partitioning:
         """Hand over what others are to own now, and take what this process is to."""
         members = self._acted_on = self._members
         weights = await self._weights(io, members or ())
-        if weights is None or self._members is not members:
+        if weights is None or self._is_out_of_date(members):
             return
         me, ours = self._member(), self.client.sessions
         joined = any(one.id == me and ours.get(one.session) is not None for one in members or ())
@@ -215,18 +215,31 @@ class Partitioning:
             if partition not in wanted:
                 part.leave()
         for partition in self._plan.partitions:
-            if self.is_over or self._members is not members:
-                return
             if partition in wanted and partition not in self.parts:
-                await self._begin(io, partition)
+                await self._wait_for_turn(io, members)
+                if self._is_out_of_date(members):
+                    return
+                self._begin(io, partition)
 
-    async def _begin(self, io: IO, partition: str) -> None:
-        """Take a partition, when no more than a few others are being taken."""
-        while len(busy := [part.tried for part in self.parts.values() if not part.tried.is_set()]) >= AT_ONCE:
-            await io.wait(busy[0])
+    def _is_out_of_date(self, members: tuple[Member, ...] | None) -> bool:
+        """Return whether what follows from these members is not to be done any more."""
+        return self.is_over or self._members is not members
+
+    async def _wait_for_turn(self, io: IO, members: tuple[Member, ...] | None) -> None:
+        """Wait until no more than a few partitions are being taken, or these members are out of date."""
+        while True:
+            with self.changes.watching() as changed:
+                busy = sum(not part.tried.is_set() for part in list(self.parts.values()))
+                if busy < AT_ONCE or self._is_out_of_date(members):
+                    return
+                await io.wait(changed)
+
+    def _begin(self, io: IO, partition: str) -> None:
+        """Take a partition."""
         key, value = self._plan.key(partition), self._member().encode()
         part = Part(self.client, partition, key=key, value=value, told=self, calls=self.calls[partition])
         self.parts[partition] = part
+        part.tried.subscribe(self.changes.tell)
         task = io.spawn(part.run, name=f"partition {key}")
         task.done.subscribe(partial(self._ended, partition, part))
 
