@@ -86,6 +86,26 @@ def test_a_mock_transport_gets_the_whole_request(send: Send) -> None:
 
 
 @SENDERS
+def test_parameters_of_the_client_stand_beside_those_of_the_request(send: Send) -> None:
+    """By itself httpx lets them replace the whole query: a write with a condition would have none."""
+    seen: list[httpx.URL] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url)
+        return httpx.Response(200, json=True)
+
+    write = Request("PUT", "/v1/kv/a", params=(("cas", "0"), ("dc", "d +/&")), body=b"v", retry=Retry.NEVER)
+    flag = Request("GET", "/v1/kv/a", params=(("recurse", ""),), retry=Retry.READ)
+    for request in (write, flag, GET):
+        send(handle, request, params={"key": "k 1", "dc": "theirs"})
+    assert [url.params.multi_items() for url in seen] == [
+        [("key", "k 1"), ("dc", "d +/&"), ("cas", "0")],
+        [("key", "k 1"), ("dc", "theirs"), ("recurse", "")],
+        [("key", "k 1"), ("dc", "theirs")],
+    ]
+
+
+@SENDERS
 def test_no_stage_of_a_request_may_last_longer_than_the_call(send: Send) -> None:
     """Also the wait for a place in the client's own pool, which may have none left."""
     seen: dict[str, float] = {}

@@ -3,8 +3,9 @@
 The only module that imports httpx, which whoever brings a client of it has imported already.
 
 Rules
-- The client stays the user's: it is never closed here, and its headers, proxies and hooks apply. The address,
-  the token and the default parameters are ours; its ``base_url`` and ``follow_redirects`` are not used.
+- The client stays the user's: it is never closed here, and its headers, parameters, proxies and hooks apply,
+  as far as they are not ours: the address, the token and the default parameters are. Its ``base_url`` and
+  ``follow_redirects`` are not used.
 - It can't be made to let go of its connections. So a forked child sends nothing if there may be any: they are
   its parent's, and each of the two would get the other one's replies.
 - httpx bounds single reads and writes. The whole exchange of a sync client is bounded, and can be cancelled,
@@ -138,8 +139,10 @@ class _OverClient(Generic[C]):
                 extensions=extensions,
             )
         else:
+            # Parameters of the client's own would replace the whole query.
+            params = url.params if client.params else None
             built = client.build_request(
-                request.method, url, headers=ours, content=content, extensions=extensions
+                request.method, url, params=params, headers=ours, content=content, extensions=extensions
             )
         built.extensions["trace"] = partial(trace, attempt, built.extensions)
         return built
