@@ -43,6 +43,7 @@ class Dialect:
     - ``empty_read``: the index in the reply to a transaction that only reads.
     - ``described_master``: the description of a configured token that may do everything; ``lists_secrets``
       shows the secrets in the list of tokens, too.
+    - ``nests_acl_settings``: the agent shows its default policy below ``ACLResolverSettings``.
     - ``tells_policy``, ``tells_backend``: headers for the default policy, and for how a read was answered.
     """
 
@@ -71,6 +72,7 @@ class Dialect:
     empty_read: int = 0
     described_master: str = "Master Token"
     lists_secrets: bool = False
+    nests_acl_settings: bool = False
     tells_policy: bool = False
     tells_backend: bool = False
 
@@ -114,6 +116,7 @@ NEWEST: Final = Dialect(
                 "Must provide service name with ID",
                 "Must provide service name (Service.Service) when service ID is provided",
             ),
+            (r"Unknown (service|check) '(.*)'", r"Unknown \1 ID '\2'"),
             (
                 r"failed inserting check: object missing primary index",
                 "failed check lookup: index error: object is missing a value for this index",
@@ -125,6 +128,7 @@ NEWEST: Final = Dialect(
     empty_read=1,
     described_master="Initial Management Token",
     lists_secrets=True,
+    nests_acl_settings=True,
     tells_policy=True,
     tells_backend=True,
 )

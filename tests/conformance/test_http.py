@@ -248,7 +248,7 @@ def test_raft_configuration(target: Target) -> None:
     shown = target.get("/v1/operator/raft/configuration").json
     (server,) = shown.pop("Servers")
     assert shown == {"Index": 0}
-    assert server == {
+    expected = {
         "ID": target.get("/v1/agent/self").json["Config"]["NodeID"],
         "Node": target.get("/v1/agent/self").json["Config"]["NodeName"],
         "Address": target.get("/v1/status/leader").json,
@@ -256,6 +256,7 @@ def test_raft_configuration(target: Target) -> None:
         "ProtocolVersion": "3",
         "Voter": True,
     }
+    assert target.shows(server, expected)
 
 
 def test_agent_self(target: Target) -> None:
@@ -269,12 +270,13 @@ def test_the_settings_that_an_agent_shows(target: Target) -> None:
     """Those that clients look at, in Consul's names and units."""
     settings = target.get("/v1/agent/self").json["DebugConfig"]
     assert {name: settings[name] for name in SETTINGS} == SETTINGS
+    of_acls = settings if target.is_1_8 else settings["ACLResolverSettings"]
+    assert of_acls["ACLDefaultPolicy"] == "allow"
     assert settings["NodeID"] == target.get("/v1/agent/self").json["Config"]["NodeID"]
 
 
 SETTINGS = {
     "ACLsEnabled": False,
-    "ACLDefaultPolicy": "allow",
     "AdvertiseAddrLAN": "127.0.0.1",
     "ClientAddrs": ["127.0.0.1"],
     "Datacenter": "dc1",
@@ -307,7 +309,10 @@ def asked(target: Target, request: bytes) -> bytes:
 def test_whom_a_request_is_for(target: Target, head: bytes, why: bytes) -> None:
     reply = asked(target, b"GET /v1/status/leader HTTP/1.1\r\n" + head + b"\r\n")
     assert reply.startswith(b"HTTP/1.1 400 Bad Request")
-    assert reply.endswith(b"400 Bad Request: " + why)
+    said = reply.partition(b"\r\n\r\n")[2]
+    # The words are Go's. Go 1.26.8 does not say why, if there are too many.
+    is_silent = target.kind == "agent" and not target.is_1_8 and said == b"400 Bad Request"
+    assert said == b"400 Bad Request: " + why or (is_silent and why.startswith(b"too many"))
 
 
 def test_http_1_0(target: Target) -> None:

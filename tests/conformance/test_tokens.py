@@ -305,7 +305,10 @@ def test_a_token_is_created_read_changed_cloned_and_deleted(target: Keeper) -> N
     of_policy = target.get(f"/v1/acl/tokens?policy={one['ID']}").json
     assert made["AccessorID"] not in [each["AccessorID"] for each in of_policy]
     assert twin["AccessorID"] in [each["AccessorID"] for each in of_policy]
-    assert target.get("/v1/acl/tokens?role=none").json == []
+    assert target.get(f"/v1/acl/tokens?role={UNKNOWN}").json == []
+    malformed = target.get("/v1/acl/tokens?role=none")
+    is_refused = malformed.text.startswith("failed acl token lookup: index error: UUID")
+    assert malformed.text.strip() == "[]" or (is_refused and target.kind == "agent" and not target.is_1_8)
 
     assert target.delete(f"/v1/acl/policy/{one['ID']}").json is True
     assert target.get(f"/v1/acl/token/{twin['AccessorID']}").json["Policies"] == shown[1:]

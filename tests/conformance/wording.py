@@ -36,6 +36,7 @@ LATER: Final[tuple[tuple[str, str], ...]] = (
         "failed (?:health )?check lookup: index error: object is missing a value for this index",
     ),
     ("Bad request: (Invalid query parameter.+)", r"\1"),
+    ("Unknown service '(.+)'", r"Unknown service ID '\1'"),
 )
 
 

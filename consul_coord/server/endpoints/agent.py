@@ -60,8 +60,9 @@ def describe_self(call: Call) -> Reply:
 def _settings(state: ConsulState) -> dict[str, object]:
     """Return the settings that concern what is served here, by Consul's names."""
     config, acl = state.config, state.config.acl
+    policy: dict[str, object] = {"ACLDefaultPolicy": "allow" if acl is None else acl.default_policy}
     return {
-        "ACLDefaultPolicy": "allow" if acl is None else acl.default_policy,
+        **({"ACLResolverSettings": policy} if config.dialect.nests_acl_settings else policy),
         "ACLEnableKeyListPolicy": acl is not None and acl.enable_key_list_policy,
         "ACLsEnabled": acl is not None,
         "AdvertiseAddrLAN": state.address,
