@@ -348,11 +348,15 @@ def _step(error: BaseException | None) -> str:
 
 
 def raise_if_denied(key: str, error: TxnFailed) -> None:
-    """Raise PermissionDenied, naming the rule that is missing, if that is why ``key`` was not written."""
+    """Raise PermissionDenied, naming the rule that is missing, if that is why ``key`` was not written.
+
+    A ``key`` that ends with a slash stands for all keys below it.
+    """
     denied = next((failure for failure in error.failures if failure.kind == "denied"), None)
     if denied is None:
         return
-    needed = (f'key:write on "{key}"',)
+    place = f'the prefix "{key}"' if key.endswith("/") else f'"{key}"'
+    needed = (f"key:write on {place}",)
     message = f"no permission to lock or unlock {key!r}: the token needs {needed[0]}"
     raise PermissionDenied(
         message, needed=needed, method="PUT", path="/v1/txn", status=409, body=denied.message

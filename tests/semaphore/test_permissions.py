@@ -27,10 +27,13 @@ LACKING: dict[str, tuple[Rules, str]] = {
     "no session": ((WRITE,), "session:write"),
     "nothing": ((), "session:write"),
     "sessions to be read only": ((Rule("session", "", "read", prefix=True), WRITE), "session:write"),
-    "no keys": ((SESSIONS,), f'key:write on "{PREFIX}/'),
-    "keys to be read only": ((SESSIONS, READ), f'key:write on "{PREFIX}/'),
-    "a record to be read only": ((SESSIONS, WRITE, Rule("key", RECORD, "read")), f'key:write on "{PREFIX}/'),
-    "no record": ((SESSIONS, WRITE, Rule("key", RECORD, "deny")), f'key:write on "{PREFIX}/'),
+    "no keys": ((SESSIONS,), f'key:write on the prefix "{PREFIX}/"'),
+    "keys to be read only": ((SESSIONS, READ), f'key:write on the prefix "{PREFIX}/"'),
+    "a record to be read only": (
+        (SESSIONS, WRITE, Rule("key", RECORD, "read")),
+        f'key:write on the prefix "{PREFIX}/"',
+    ),
+    "no record": ((SESSIONS, WRITE, Rule("key", RECORD, "deny")), f'key:write on the prefix "{PREFIX}/"'),
 }
 SETS = [*(rules for rules, _ in LACKING.values()), (SESSIONS, WRITE), (READ,)]
 

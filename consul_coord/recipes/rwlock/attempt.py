@@ -78,7 +78,7 @@ class RwAttempt(PooledAttempt):
         try:
             look = await (self._join(pooled) if self.own is None else self._look())
         except TxnFailed as error:
-            self._blocked(self.base, error)
+            self._blocked(f"{self.base}/", error)
             return None
         verdict = rwqueue.judge(look, pooled.id, self.mode, born=self.born)
         if isinstance(verdict, Enter):
