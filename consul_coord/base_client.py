@@ -149,14 +149,38 @@ R = TypeVar("R", bound=BaseRunner)
 
 
 class WrongWith:
-    """The refusal of a ``with`` or ``async with`` that is the wrong kind for a client."""
+    """The refusal of a ``with`` or ``async with`` that is the wrong kind for an object."""
 
     def __init__(self, message: str) -> None:
         self._message = message
 
-    def __call__(self, *_: object) -> NoReturn:
-        """Raise TypeError."""
-        raise TypeError(self._message)
+    def __get__(self, instance: object, owner: type) -> Callable[..., NoReturn]:
+        """Return a method that raises TypeError, and names the class."""
+
+        def refuse(*_: object) -> NoReturn:
+            raise TypeError(f"{owner.__name__} {self._message}")
+
+        return refuse
+
+
+class Entered:
+    """The base of what is entered with ``with`` alone."""
+
+    __slots__ = ()
+    if not TYPE_CHECKING:  # a type checker is to find it by itself
+        __aenter__ = __aexit__ = WrongWith(
+            "is entered with 'with'; a coroutine uses AsyncClient, AsyncLock and so on"
+        )
+
+
+class AsyncEntered:
+    """The base of what is entered with ``async with`` alone."""
+
+    __slots__ = ()
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = WrongWith(
+            "is entered with 'async with'; blocking code uses Client, Lock and so on"
+        )
 
 
 class BaseClient(Generic[R]):

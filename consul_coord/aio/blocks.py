@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from consul_coord.aio.body import Body, misused, require_interruptible
 from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.aio.driver import current_owner
-from consul_coord.base_client import OUTAGES
+from consul_coord.base_client import OUTAGES, AsyncEntered
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of
 
@@ -90,7 +90,7 @@ def _has(blocks: weakref.ref[Blocks[Any]], body: Body) -> bool:
     return found is not None and found.has(body)
 
 
-class AsyncHeld(Generic[H]):
+class AsyncHeld(AsyncEntered, Generic[H]):
     """A context manager that takes something when it is entered, and gives it back when it is left.
 
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
@@ -123,7 +123,7 @@ class AsyncHeld(Generic[H]):
         await self._blocks.leave(kind, error, trace)
 
 
-class AsyncHoldable(Generic[H]):
+class AsyncHoldable(AsyncEntered, Generic[H]):
     """The methods that a lock and a semaphore have in common."""
 
     _runner: AsyncRunner

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from consul_coord.aio.endpoints import AsyncEndpoints
 from consul_coord.aio.runner import AsyncRunner
-from consul_coord.base_client import WrongWith
 from consul_coord.config import Settings
 from consul_coord.http.transport.build import async_transport, fleet_of
 
@@ -95,9 +94,4 @@ class AsyncClient(AsyncEndpoints):
                 clock=clock,
                 name=client_name,
             )
-        )
-
-    if not TYPE_CHECKING:  # a type checker is to find it by itself
-        __enter__ = __exit__ = WrongWith(
-            "an AsyncClient is entered with 'async with'; blocking code uses a Client"
         )

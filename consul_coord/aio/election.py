@@ -14,7 +14,7 @@ from consul_coord.aio.callbacks import AsyncCallbacks, check_callbacks, check_wo
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.leadership import AsyncLeadership
 from consul_coord.aio.watch import AsyncWatch
-from consul_coord.base_client import require
+from consul_coord.base_client import AsyncEntered, require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.models._validate import as_bytes, bytes_or_none, plain
 from consul_coord.recipes.election import asking as recipe
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Grant
 
 
-class AsyncLeaderElection:
+class AsyncLeaderElection(AsyncEntered):
     """A candidate for the leadership of a key, which stands, leads and stands again in the background.
 
     Guarantees:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from consul_coord.aio.runner import CLOSE_TIMEOUT, AsyncRunner
 from consul_coord.aio.session import AsyncKeptSession
 from consul_coord.aio.watch import AsyncWatch
-from consul_coord.base_client import BaseClient
+from consul_coord.base_client import AsyncEntered, BaseClient
 from consul_coord.http.endpoints import agent, catalog, health, kv, session, status
 from consul_coord.http.endpoints import query as _query
 from consul_coord.http.update import update
@@ -570,7 +570,7 @@ class AsyncStatus:
         return await self._runner.perform(status.peers(options=options), timeout=timeout)
 
 
-class AsyncEndpoints(BaseClient[AsyncRunner]):
+class AsyncEndpoints(AsyncEntered, BaseClient[AsyncRunner]):
     """A client without its settings."""
 
     __slots__ = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.watch import AsyncWatch
-from consul_coord.base_client import default_member, require
+from consul_coord.base_client import AsyncEntered, default_member, require
 from consul_coord.errors import InvalidArgument
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.contend.recipe import Waiting
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.group.membership import Membership
 
 
-class AsyncGroup:
+class AsyncGroup(AsyncEntered):
     """A group of processes: join it, see its members, and follow each change.
 
     Guarantees:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from consul_coord.aio.callbacks import AsyncCallbacks, check_callbacks
 from consul_coord.aio.group import AsyncGroup, parts_of
 from consul_coord.aio.hold import AsyncHold
+from consul_coord.base_client import AsyncEntered
 from consul_coord.recipes.partition import partitioning as recipe
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.partition.partitioning import Partitioning
 
 
-class AsyncPartitioner:
+class AsyncPartitioner(AsyncEntered):
     """Partitions shared among the members of a group: each has one owner, which is a member.
 
     Guarantees:

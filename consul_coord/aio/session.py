@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consul_coord.aio.hold import AsyncLossEvent
+from consul_coord.base_client import AsyncEntered
 from consul_coord.recipes.client import close_session
 from consul_coord.recipes.session import handling as session_ops
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session import keeping as sessions
 
 
-class AsyncKeptSession:
+class AsyncKeptSession(AsyncEntered):
     """A session that is renewed until it is closed or lost; ``client.keep_session`` makes it.
 
     Give its ``id`` as the ``session`` of the locks and elections that share it. A loss is final: open a new

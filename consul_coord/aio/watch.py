@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from consul_coord.base_client import AsyncEntered
 from consul_coord.io import Signal
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncWatch(Generic[T]):
+class AsyncWatch(AsyncEntered, Generic[T]):
     """Iterates over the states of something on the server: the present one first, then each change once.
 
     It may skip states between two looks, but never the latest. It retries with growing pauses while the agent

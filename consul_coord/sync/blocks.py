@@ -15,7 +15,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from consul_coord.base_client import OUTAGES
+from consul_coord.base_client import OUTAGES, Entered
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of
 from consul_coord.sync.body import Body, misused, require_interruptible
@@ -91,7 +91,7 @@ def _has(blocks: weakref.ref[Blocks[Any]], body: Body) -> bool:
     return found is not None and found.has(body)
 
 
-class Held(Generic[H]):
+class Held(Entered, Generic[H]):
     """A context manager that takes something when it is entered, and gives it back when it is left.
 
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
@@ -124,7 +124,7 @@ class Held(Generic[H]):
         self._blocks.leave(kind, error, trace)
 
 
-class Holdable(Generic[H]):
+class Holdable(Entered, Generic[H]):
     """The methods that a lock and a semaphore have in common."""
 
     _runner: Runner

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.base_client import WrongWith
 from consul_coord.config import Settings
 from consul_coord.errors import ConfigError
 from consul_coord.http.transport.build import async_transport, fleet_of, sync_transport
@@ -107,6 +106,3 @@ class Client(Endpoints):
                 name=client_name,
             )
         )
-
-    if not TYPE_CHECKING:  # a type checker is to find it by itself
-        __aenter__ = __aexit__ = WrongWith("a Client is entered with 'with'; a coroutine uses AsyncClient")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from consul_coord.base_client import require
+from consul_coord.base_client import Entered, require
 from consul_coord.errors import AcquireCancelled, LeadershipLost
 from consul_coord.models._validate import as_bytes, bytes_or_none, plain
 from consul_coord.recipes.election import asking as recipe
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Grant
 
 
-class LeaderElection:
+class LeaderElection(Entered):
     """A candidate for the leadership of a key, which stands, leads and stands again in the background.
 
     Guarantees:

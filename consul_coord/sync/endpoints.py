@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consul_coord.base_client import BaseClient
+from consul_coord.base_client import BaseClient, Entered
 from consul_coord.http.endpoints import agent, catalog, health, kv, session, status
 from consul_coord.http.endpoints import query as _query
 from consul_coord.http.update import update
@@ -553,7 +553,7 @@ class Status:
         return self._runner.perform(status.peers(options=options), timeout=timeout)
 
 
-class Endpoints(BaseClient[Runner]):
+class Endpoints(Entered, BaseClient[Runner]):
     """A client without its settings."""
 
     __slots__ = {

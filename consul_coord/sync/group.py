@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consul_coord.base_client import default_member, require
+from consul_coord.base_client import Entered, default_member, require
 from consul_coord.errors import InvalidArgument
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.contend.recipe import Waiting
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from consul_coord.sync.runner import Runner
 
 
-class Group:
+class Group(Entered):
     """A group of processes: join it, see its members, and follow each change.
 
     Guarantees:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consul_coord.base_client import WrongWith
 from consul_coord.models._validate import as_bytes
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.holds import release
@@ -56,6 +57,10 @@ class Hold(HoldView):
     """
 
     _check_callbacks = staticmethod(check_callbacks)
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = WrongWith(
+            "is what acquire() returns, and no block: write 'with lock.hold(timeout=...) as hold'"
+        )
 
     def __init__(self, runner: Runner, core: Client, hold: Grant, handle: Handle | None = None) -> None:
         self._runner, self._core = runner, core

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from consul_coord.base_client import Entered
 from consul_coord.recipes.partition import partitioning as recipe
 from consul_coord.sync.callbacks import Callbacks, check_callbacks
 from consul_coord.sync.group import Group, parts_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.partition.partitioning import Partitioning
 
 
-class Partitioner:
+class Partitioner(Entered):
     """Partitions shared among the members of a group: each has one owner, which is a member.
 
     Guarantees:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from consul_coord.base_client import Entered
 from consul_coord.io import Signal
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Watch(Generic[T]):
+class Watch(Entered, Generic[T]):
     """Iterates over the states of something on the server: the present one first, then each change once.
 
     It may skip states between two looks, but never the latest. It retries with growing pauses while the agent

@@ -12,6 +12,7 @@ import pytest
 import consul_coord as cc
 from consul_coord import config
 from consul_coord.errors import InvalidArgument
+from consul_coord.server import ReferenceServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,15 +66,55 @@ def test_a_class_of_ones_own_is_a_client_too() -> None:
         assert cc.Lock(client, "k").key == "k"
 
 
-def test_the_other_kind_of_with_says_which_is_right() -> None:
-    async def main() -> None:
-        async with cc.Client():  # type: ignore[attr-defined]
+ENTERED: dict[str, Callable[[Any], Any]] = {
+    "Client": lambda client: client,
+    "Lock": lambda client: cc.Lock(client, "k"),
+    "ReentrantLock": lambda client: cc.ReentrantLock(client, "k"),
+    "RwSide": lambda client: cc.ReadWriteLock(client, "k").read,
+    "Semaphore": lambda client: cc.Semaphore(client, "k", 2),
+    "Held": lambda client: cc.Lock(client, "k").hold(timeout=1),
+    "LeaderElection": lambda client: cc.LeaderElection(client, "k"),
+    "Group": lambda client: cc.Group(client, "k"),
+    "Partitioner": lambda client: cc.Partitioner(cc.Group(client, "k"), 4),
+    "Watch": lambda client: client.kv.watch("k"),
+}
+ASYNC_ENTERED: dict[str, Callable[[Any], Any]] = {
+    "AsyncClient": lambda client: client,
+    "AsyncLock": lambda client: cc.AsyncLock(client, "k"),
+    "AsyncRwSide": lambda client: cc.AsyncReadWriteLock(client, "k").read,
+    "AsyncSemaphore": lambda client: cc.AsyncSemaphore(client, "k", 2),
+    "AsyncHeld": lambda client: cc.AsyncLock(client, "k").hold(timeout=1),
+    "AsyncLeaderElection": lambda client: cc.AsyncLeaderElection(client, "k"),
+    "AsyncGroup": lambda client: cc.AsyncGroup(client, "k"),
+    "AsyncPartitioner": lambda client: cc.AsyncPartitioner(cc.AsyncGroup(client, "k"), 4),
+    "AsyncWatch": lambda client: client.kv.watch("k"),
+}
+
+
+@pytest.mark.parametrize("name", ENTERED)
+def test_the_wrong_async_with_says_what_is_right(name: str) -> None:
+    async def main(thing: Any) -> None:
+        async with thing:
             pass
 
-    with ExitStack() as stack, pytest.raises(TypeError, match=r"'async with'; blocking code uses a Client$"):
-        stack.enter_context(cc.AsyncClient())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^a Client is entered with 'with'; a coroutine uses AsyncClient$"):
-        asyncio.run(main())
+    right = rf"^{name} is entered with 'with'; a coroutine uses AsyncClient, AsyncLock and so on$"
+    with cc.Client() as client, pytest.raises(TypeError, match=right):
+        asyncio.run(main(ENTERED[name](client)))
+
+
+@pytest.mark.parametrize("name", ASYNC_ENTERED)
+def test_the_wrong_with_says_what_is_right(name: str) -> None:
+    right = rf"^{name} is entered with 'async with'; blocking code uses Client, Lock and so on$"
+    with ExitStack() as stack, pytest.raises(TypeError, match=right):
+        stack.enter_context(ASYNC_ENTERED[name](cc.AsyncClient()))
+
+
+def test_a_hold_in_a_with_names_the_block() -> None:
+    right = r"^Hold is what acquire\(\) returns, .*'with lock\.hold\(timeout=\.\.\.\) as hold'$"
+    with ReferenceServer() as server, cc.Client(server.address) as client, ExitStack() as stack:
+        hold: Any = cc.Lock(client, "k").acquire(timeout=5)
+        with pytest.raises(TypeError, match=right):
+            stack.enter_context(hold)
 
 
 def test_a_closed_client_says_what_to_do() -> None:
