@@ -259,6 +259,19 @@ def test_a_strangers_write_is_an_event_told_once_and_no_loss(bench: Bench) -> No
     assert not bench.hold.lost.is_set()
 
 
+def test_what_a_reading_shows_once_the_hold_is_being_released_is_no_event(bench: Bench) -> None:
+    of_the_next_hold = pairs(entry("k", index=9, value=b"x"))
+    bench.io.expect("GET", KEY, lambda _: bench.released_by_reply(of_the_next_hold))
+    bench.watch_key()
+    assert not bench.io.seen(Overwritten)
+
+
+def test_an_ended_hold_is_verified_without_a_request(bench: Bench) -> None:
+    bench.hold.begin_release()
+    assert bench.io.run(hold_ops.verify(bench.io, bench.core.sessions, bench.hold)) is False
+    assert not bench.io.steps
+
+
 def test_an_own_write_is_no_event(bench: Bench) -> None:
     bench.hold.written(KVPair("k", session=SESSION, modify_index=9), b"x")
     bench.io.expect("GET", KEY, lambda _: pairs(entry("k", index=9)))
