@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from consul_coord.config import Settings
-from consul_coord.errors import BrokenReply, ConnectFailed, TooManyConnections
+from consul_coord.errors import BrokenReply, ConnectFailed, TooManyConnections, TransportError
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import dial
 from consul_coord.http.transport.base import SendCancelled
@@ -684,3 +684,42 @@ def test_a_request_that_begins_in_a_pause_and_ends_before_it_is_put_down_to_the_
         sender.send(CAS, timeout=timeout)
     assert not raised.value.outcome_unknown
     assert server.connections == 0
+
+
+def test_a_renewal_that_is_refused_tells_so_at_once_where_no_connection_may_come_free(
+    own_engine: MakeEngine, serve: Serve
+) -> None:
+    """Its hold has to know that there is no contact."""
+    server = serve(lambda _: None)  # hangs up on all
+    sender = own_engine(server)
+    limit = pool_of(sender).limit
+    for _ in range(PATIENT):
+        limit.refused(pool_of(sender).now())
+    with lasting(least=0.0, most=1.0), pytest.raises(TransportError):
+        sender.send(RENEW)
+    assert server.connections == 1
+
+
+def test_a_renewal_that_is_refused_waits_for_a_connection_that_may_come_free(
+    own_engine: MakeEngine, serve: Serve
+) -> None:
+    taken = threading.Event()
+
+    def handle(peer: Peer) -> None:
+        """Answer the first connection late, and hang up on all others."""
+        if not taken.is_set():
+            taken.set()
+            peer.request()
+            time.sleep(1.0)
+            peer.send(OK)
+            always(OK)(peer)
+
+    sender = own_engine(serve(handle))
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(sender.send, GET)
+        assert taken.wait(PATIENCE)
+        limit = pool_of(sender).limit
+        for _ in range(PATIENT):
+            limit.refused(pool_of(sender).now())
+        assert sender.send(RENEW).status == 200
+        assert first.result().status == 200

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import ConnectFailed, TransportError, TxnFailed
+from consul_coord.errors import ConnectFailed, LockLost, TransportError, TxnFailed
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
@@ -270,6 +270,13 @@ def test_an_ended_hold_is_verified_without_a_request(bench: Bench) -> None:
     bench.hold.begin_release()
     assert bench.io.run(hold_ops.verify(bench.io, bench.core.sessions, bench.hold)) is False
     assert not bench.io.steps
+
+
+@pytest.mark.parametrize("seconds", [1.0, 14.0])
+def test_an_ended_hold_is_ensured_without_a_request(bench: Bench, seconds: float) -> None:
+    bench.hold.lose(LossReason.TAKEN_OVER)
+    with pytest.raises(LockLost):
+        bench.io.run(hold_ops.ensure(bench.io, bench.core.sessions, bench.hold, seconds=seconds))
 
 
 def test_an_own_write_is_no_event(bench: Bench) -> None:
