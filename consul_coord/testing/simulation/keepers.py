@@ -98,6 +98,8 @@ class KeepingUser(LockUser):
         """Open a session, or resume one; returns whether that could be done."""
         core, text = self.process.core, None if export is None else export.text
         call = self.judge.promises.called(self.process, "opens a session", core.timeout)
+        if export is not None:
+            self.judge.news.resumes(self.process, export.claim)
         try:
             self._kept = await self.process.call(
                 io.task, lambda io: handling.open_session(io, core.sessions, core.sessions.spec, resume=text)
@@ -113,8 +115,6 @@ class KeepingUser(LockUser):
         finally:
             self.judge.promises.ended(call)
         self._resumed = export
-        if export is not None:
-            self.judge.news.resumed(self.process, export.claim)
         return True
 
     async def _acquire(
@@ -167,4 +167,5 @@ class KeepingUser(LockUser):
         if self._resumed is not None:
             for one, before in zip(claim.whole, self._resumed.claim.whole, strict=False):
                 self.judge.resumed(one, of=before)
+                self.judge.news.resumed(self.process, before)
         return claim

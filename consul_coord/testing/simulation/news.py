@@ -173,9 +173,13 @@ class News:
         """Judge what was reported of a call that gave up."""
         self.expect(process, "timed out", error.key, error.waited)
 
-    def resumed(self, process: Process, claim: Claim) -> None:
+    def resumes(self, process: Process, claim: Claim) -> None:
         """Take note that a process may get a hold that was handed over, under the fence that it has."""
-        for kind in ("acquired", "lost", "handed over"):
+        self._seen.discard((process.name, "acquired", claim.of, claim.fence))
+
+    def resumed(self, process: Process, claim: Claim) -> None:
+        """Take note that it has got it, and may lose it or hand it over, perhaps as it did before."""
+        for kind in ("lost", "handed over"):
             self._seen.discard((process.name, kind, claim.of, claim.fence))
 
     def _note(self, process: Process, *what: Hashable) -> None:

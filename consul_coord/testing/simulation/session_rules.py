@@ -9,7 +9,8 @@ Rules
 - Each renewal that succeeds is an event, as long as its session is kept. ``Jeopardy`` and ``Renewed`` say
   whether the one before has failed, too.
 - An outage is reported to begin once, and then to end once. It goes on while a living session waits for its
-  renewal, and no longer than that. Its seconds are those since the last contact.
+  renewal, and no longer than that. Its seconds are those since the last contact. The reports name all keys
+  that the client holds, and say for how long none of them is lost.
 - A client that closes gives back the keys of its sessions before it destroys them: otherwise the lock-delay
   would keep others out.
 
@@ -26,6 +27,8 @@ from consul_coord import events
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from consul_coord.events import Event
     from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.testing.simulation.judge import Judge
@@ -193,14 +196,29 @@ class SessionRules:
                     self._failing.get(process.name, {}).pop(kept, None)
                     if process.name in self._outages and not self._failing_now(process):
                         self._tell(process, "all its sessions were renewed, and its outage goes on")
-            case events.OutageBegan(silent=silent):
+            case events.OutageBegan(silent=silent, remaining=remaining, keys=keys):
+                self._check_held(process, remaining, keys)
                 if process.name in self._outages:
                     self._tell(process, "its outage has begun twice")
                 self._outages[process.name] = process.clock.now() - silent
-            case events.OutageEnded(seconds=seconds):
+            case events.OutageEnded(seconds=seconds, remaining=remaining, keys=keys):
+                self._check_held(process, remaining, keys)
                 self._end_outage(process, seconds)
             case _:
                 pass
+
+    def _check_held(self, process: Process, remaining: float, keys: Collection[str]) -> None:
+        """Judge what a client reports of its holds: which they are, and for how long all of them last."""
+        now = process.clock.now()
+        for claim in (claim for rules in self._judge.keys.values() for claim in rules.claims):
+            hold = claim.reference()
+            if claim.process is not process or hold is None or not claim.believed():
+                continue
+            if hold.key not in keys:
+                self._tell(process, f"it holds {hold.key}, which is none of {', '.join(keys)}")
+            elif remaining > claim.lease.valid_until - now + JUST:
+                left = claim.lease.valid_until - now
+                self._tell(process, f"its hold of {hold.key} lasts {left:.3f} s, and not {remaining:.3f} s")
 
     def _end_outage(self, process: Process, said: float) -> None:
         since = self._outages.pop(process.name, None)
