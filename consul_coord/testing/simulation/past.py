@@ -54,7 +54,7 @@ class Past:
         sessions = {session.id: session for session in store.sessions}
         blurred = store.raft_index > self._index + 1
         self._index = store.raft_index
-        if keys != self.present.keys or sessions != self.present.sessions:
+        if blurred or keys != self.present.keys or sessions != self.present.sessions:
             self._moments.append(Moment(self._now(), keys, sessions, blurred))
 
     def during(self, since: float) -> list[Moment] | None:
