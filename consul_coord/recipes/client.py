@@ -80,9 +80,16 @@ class ClientState:
         self.closing = Signal()
         """Raised when the client closes, once the holds have ended."""
         self.mutex = host.mutex()
-        self.reaper = Reaper(host, timeout=timeout, closing=self.closing)
+        handed_over = set[str]()
+        self.reaper = Reaper(host, timeout=timeout, closing=self.closing, handed_over=handed_over)
         self.sessions = Sessions(
-            host, spec, self, timeout=timeout, closing=self.closing, datacenter=datacenter
+            host,
+            spec,
+            self,
+            timeout=timeout,
+            closing=self.closing,
+            datacenter=datacenter,
+            handed_over=handed_over,
         )
         self.pools = SessionPools(self.sessions)
         self.watches = Watches(host, self.sessions, timeout=timeout)

@@ -332,6 +332,46 @@ def test_a_client_that_has_handed_a_session_over_does_not_tidy_up_behind_the_nex
     assert client.pending_cleanup == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("amid", ["a wait", "a release"])
+def test_a_client_that_has_handed_a_session_over_in_trouble_does_nothing_afterwards(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, amid: str
+) -> None:
+    """What could not be cleaned up before is left to the next client, which may have the key by then."""
+    client = make_client(address=proxy.address)
+    session = client.keep_session(kept(site))
+    lock = Lock(client, site.key, session=session.id)
+    trouble = [Fault(lose=Lose.AGENT, path=path, times=1_000) for path in ("/v1/kv/", "/v1/txn")]
+    other = Lock(make_client(), site.key).acquire(timeout=5) if amid == "a wait" else None
+    with ThreadPoolExecutor(1) as threads:
+        if other is not None:
+            waiting = threads.submit(lock.acquire, timeout=30)
+            assert eventually(partial(site.operator.under, f"{site.key}/.wait/"))
+            text = session.export()
+            for fault in trouble:
+                proxy.add(fault)
+            session.close()
+            with pytest.raises(SessionNotFound):
+                waiting.result()
+            other.release()
+        else:
+            hold = lock.acquire(timeout=5)
+            for fault in trouble:
+                proxy.add(fault)
+            releasing = threads.submit(hold.release)
+            assert trouble[-1].hit.wait(5)
+            text = session.export()
+            session.close()
+            assert releasing.result() is ReleaseOutcome.UNKNOWN
+    after = make_client()
+    with after.keep_session(kept(site), resume=text) as resumed:
+        again = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
+        proxy.clear()
+        assert not again.lost.wait(2.5)
+        assert again.verify()
+    assert client.pending_cleanup == 0
+
+
 def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(
     site: Site, make_client: MakeClient
 ) -> None:

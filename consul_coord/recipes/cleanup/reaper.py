@@ -7,7 +7,7 @@ Rules
   what can't be removed for a while is seen many times. If it is added while a try is under way, it is tried
   once more.
 - A session that was handed over is another client's: what is still to be done as that session is left undone,
-  or it would undo what the other client does.
+  or it would undo what the other client does. So is what comes up later, as by a call that gives up then.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
@@ -32,6 +32,8 @@ from consul_coord.recipes.cleanup.tasks import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from consul_coord.io import IO, Host
     from consul_coord.recipes.cleanup.tasks import CleanupTask
 
@@ -50,10 +52,14 @@ class _Entry:
 class Reaper:
     """Does the tasks of one client in the background, for as long as there are any."""
 
-    def __init__(self, host: Host, *, timeout: float, closing: Signal) -> None:
+    def __init__(
+        self, host: Host, *, timeout: float, closing: Signal, handed_over: Collection[str] = ()
+    ) -> None:
         self._host = host
         self._timeout = timeout
         self._closing = closing
+        self._handed_over = handed_over
+        """The sessions, as of each moment, that are other clients'."""
         self._entries: dict[CleanupTask, _Entry] = {}
         self._more = Signal()
         self._program = OnDemand(host, self._run, has_work=lambda: self._entries, name="reaper")
@@ -77,30 +83,38 @@ class Reaper:
         new = _Entry(task, self._host.now() + after)
         entry = self._entries.setdefault(task, new)
         entry.again = entry is not new
+        if is_by(task, self._handed_over):
+            self._leave_undone(entry)
+            return
         self._more.set()
         if not self._closing.is_set():
             self._program.start()
 
     async def let_go(self, io: IO, session: str, *, deadline: float) -> None:
-        """Act as a session no more. Locks that nobody has are given back first, in one try."""
-        for entry in self._by(session):
-            if isinstance(entry.task, GiveBack) and entry.under_way is None:
-                await self._do(io, entry, deadline=deadline)
-        for entry in self.drop(session):
-            if entry.under_way is not None:
-                await io.wait(entry.under_way, deadline=deadline)
+        """Act as a session no more. Locks that nobody has are given back first, in one try.
 
-    def drop(self, session: str) -> list[_Entry]:
-        """Leave undone what would be done as a session, and return it."""
-        dropped = self._by(session)
-        for entry in dropped:
-            self._entries.pop(entry.task, None)
-            if isinstance(entry.task, GiveBack):
-                entry.task.place.leave()
-        return dropped
+        A try that is under way has its own time: it can't be taken back.
+        """
+        for entry in self._by(session):
+            self._entries.pop(entry.task, None)  # so that no other try begins
+            if entry.under_way is not None:
+                await io.wait(entry.under_way)
+            elif isinstance(entry.task, GiveBack):
+                await self._do(io, entry, deadline=deadline)
+            self._leave_undone(entry)
+
+    def drop(self, session: str) -> None:
+        """Leave undone what would be done as a session."""
+        for entry in self._by(session):
+            self._leave_undone(entry)
+
+    def _leave_undone(self, entry: _Entry) -> None:
+        self._entries.pop(entry.task, None)
+        if isinstance(entry.task, GiveBack):
+            entry.task.place.leave()
 
     def _by(self, session: str) -> list[_Entry]:
-        return [entry for entry in list(self._entries.values()) if is_by(entry.task, session)]
+        return [entry for entry in list(self._entries.values()) if is_by(entry.task, (session,))]
 
     async def _run(self, io: IO) -> None:
         while self._entries:
@@ -109,10 +123,20 @@ class Reaper:
             entries = sorted(self._entries.values(), key=lambda one: one.due)
             due = [one for one in entries if one.due <= io.now()]
             for entry in due:
-                if self._has(entry):  # closing has not done it meanwhile
-                    await self._do(io, entry, deadline=io.now() + self._timeout)
+                await self._do_if_wanted(io, entry)
             if not due:
                 await io.wait(self._more, deadline=entries[0].due)
+
+    async def _do_if_wanted(self, io: IO, entry: _Entry) -> None:
+        """Do what nobody has done, or taken out, meanwhile."""
+        # Said before it looks: whoever takes the entry out just now waits for this, or is seen here.
+        entry.under_way = over = Signal()
+        try:
+            if self._has(entry):
+                await self._do(io, entry, deadline=io.now() + self._timeout)
+        finally:
+            over.set()
+            entry.under_way = None
 
     async def _do(self, io: IO, entry: _Entry, *, deadline: float) -> None:
         entry.again = False

@@ -29,7 +29,7 @@ from consul_coord.recipes.cleanup.unlock import withdraw
 from consul_coord.value import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
 
     from consul_coord.io import IO
@@ -168,11 +168,11 @@ class RemoveNote(Value):
         return None
 
 
-def is_by(task: CleanupTask, session: str) -> bool:
-    """Return whether a task acts as a session: on what it has at a key."""
+def is_by(task: CleanupTask, sessions: Collection[str]) -> bool:
+    """Return whether a task acts as one of the sessions: on what that has at a key."""
     if isinstance(task, RemoveKey):
-        return task.index is None and task.key.endswith(f"/{session}")
-    return isinstance(task, _AtKey) and task.session == session
+        return task.index is None and task.key.rpartition("/")[2] in sessions
+    return isinstance(task, _AtKey) and task.session in sessions
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -517,10 +517,17 @@ class LockAttempt(Attempt):
     # -- giving up
 
     async def _withdraw(self, deadline: float) -> bool:
-        """Remove the contender, then unlock the key should we have it."""
+        """Remove the contender, then unlock the key should we have it.
+
+        The key may be another client's already where the session was handed over, and is left alone then.
+        """
         if not self.asked:
             return True
         try:
+            if self.session in self.client.sessions.handed_over:
+                if (own := self.contender) is not None:
+                    await send_once(self.io, kv.delete(own.key, cas=own.modify_index), deadline=deadline)
+                return True
             await withdraw(
                 self.io,
                 key=self.key,

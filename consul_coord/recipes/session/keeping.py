@@ -239,6 +239,7 @@ class Sessions:
         timeout: float,
         closing: Signal,
         datacenter: str | None = None,
+        handed_over: set[str],
     ) -> None:
         self.host = host
         self.datacenter = datacenter
@@ -255,7 +256,7 @@ class Sessions:
         self.shared = SessionSource(self, spec)
         self._members: SessionSource | None = None
         self._kept: dict[str, KeptSession] = {}
-        self.handed_over: set[str] = set()
+        self.handed_over = handed_over
         """Ids of sessions that were exported and closed. This client uses one again only if it resumes it."""
         self.closed: set[str] = set()
         """Ids of sessions that were closed, and may not be destroyed yet: none is used again."""

@@ -291,7 +291,12 @@ class WatchedReaper(Reaper):
     """A reaper that tells the judge what it does."""
 
     def __init__(self, client: ClientState, judge: Judge) -> None:
-        super().__init__(client.host, timeout=client.timeout, closing=client.closing)
+        super().__init__(
+            client.host,
+            timeout=client.timeout,
+            closing=client.closing,
+            handed_over=client.sessions.handed_over,
+        )
         self._judge = judge
 
     def add(self, task: CleanupTask, *, after: float = 0.0) -> None:
