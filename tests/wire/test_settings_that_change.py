@@ -14,7 +14,9 @@ from consul_coord import (
     InvalidArgument,
     Lock,
     PermissionDenied,
+    ReadWriteLock,
     RequestTimeout,
+    Semaphore,
     SessionSpec,
 )
 from consul_coord.server import ReferenceServer, ServerConfig
@@ -129,6 +131,26 @@ def test_the_next_session_has_the_settings_of_then(guarded: ReferenceServer[Any]
         found = client.session.info(again.session).value
         assert found is not None
         assert (found.ttl, found.lock_delay) == (30.0, 30.0)
+
+
+@pytest.mark.parametrize("kind", ["permit", "place"])
+def test_a_semaphore_and_a_read_write_lock_make_their_next_session_by_the_settings_of_then(
+    guarded: ReferenceServer[Any], kind: str
+) -> None:
+    with Client(guarded.address, token="first", session=SessionSpec(ttl=20.0)) as client:
+        lock = Semaphore(client, "jobs", 9) if kind == "permit" else ReadWriteLock(client, "jobs").read
+        lock.acquire(timeout=5).release()
+        client.session_spec = SessionSpec(ttl=30.0, lock_delay=30.0)
+        found: list[float | None] = []
+        for _ in range(3):  # more often than it keeps sessions in stock
+            hold = lock.acquire(timeout=5)
+            session = client.session.info(hold.session).value
+            assert session is not None
+            found.append(session.ttl)
+            client.session.destroy(hold.session)
+            assert hold.lost.wait(10)
+            hold.release()
+        assert found[-1] == 30.0
 
 
 def test_an_agent_tells_the_shortest_ttl_that_it_is_set_to_take(

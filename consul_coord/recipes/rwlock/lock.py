@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from consul_coord.errors import AlreadyHeld, InvalidArgument
@@ -77,8 +76,7 @@ class RwSide(Recipe["SessionPool"]):
 
     def _begin(self, client: Shared) -> SessionPool:
         """Return where the sessions come from."""
-        spec = replace(self._spec or client.sessions.spec, behavior="release")
-        return client.pools.pool(waitqueue.directory(self.base), spec)
+        return client.pools.pool(waitqueue.directory(self.base), self._spec, behavior="release")
 
     def _refuse_owner_of_a_hold(self, client: Shared, owner: object) -> None:
         """Raise AlreadyHeld for a thread or task that would wait for itself, or let a writer do so."""

@@ -81,8 +81,8 @@ class SemaphoreObject(Recipe[Memory]):
 
     def _begin(self, client: Shared) -> Memory:
         """Return what is remembered of it."""
-        spec = replace(self.plan.session or client.sessions.spec, behavior="delete")
-        pool = client.pools.pool(slots.directory(self.plan.prefix), spec)
+        directory = slots.directory(self.plan.prefix)
+        pool = client.pools.pool(directory, self.plan.session, behavior="delete")
         return Memory(pool, self.plan.prefix, self.plan.flags)
 
 

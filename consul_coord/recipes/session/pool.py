@@ -21,6 +21,7 @@ Rules, each with what happens without it
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO, Signal
     from consul_coord.models import SessionSpec
+    from consul_coord.models.session import Behavior
     from consul_coord.recipes.session.keeping import KeptSession, Sessions
 
 IDLE = 60.0
@@ -66,9 +68,12 @@ class PooledSession:
 class SessionPool:
     """Gives out sessions, and takes them back."""
 
-    def __init__(self, sessions: Sessions, spec: SessionSpec) -> None:
+    def __init__(
+        self, sessions: Sessions, spec: SessionSpec | None, *, behavior: Behavior = "release"
+    ) -> None:
         self._sessions = sessions
-        self.spec = spec
+        self._spec = spec
+        self._behavior: Behavior = behavior
         self._mutex = sessions.host.mutex()
         self._fit: list[PooledSession] = []
         """Those that may join at once; the longest idle one first."""
@@ -77,6 +82,11 @@ class SessionPool:
         self._made_ahead: Signal | None = None
         """Raised when the one that is made ahead is made, or can't be."""
         self._tidier = OnDemand(sessions.host, self._tidy, has_work=self._idle, name="idle sessions")
+
+    @property
+    def spec(self) -> SessionSpec:
+        """The settings of the session that is made next: the client's, if none were given."""
+        return replace(self._spec or self._sessions.spec, behavior=self._behavior)
 
     async def get(
         self, io: IO, claim: Callable[[PooledSession], object], *, deadline: float
@@ -166,14 +176,15 @@ class SessionPools:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._mutex = sessions.host.mutex()
-        self._pools: weakref.WeakValueDictionary[tuple[str, SessionSpec], SessionPool] = (
+        self._pools: weakref.WeakValueDictionary[tuple[str, SessionSpec | None], SessionPool] = (
             weakref.WeakValueDictionary()
         )
 
-    def pool(self, directory: str, spec: SessionSpec) -> SessionPool:
-        """Return what gives the sessions for all under ``directory``."""
+    def pool(self, directory: str, spec: SessionSpec | None, *, behavior: Behavior) -> SessionPool:
+        """Return what gives the sessions for all under ``directory``; the client's for None."""
         with self._mutex:
             found = self._pools.get((directory, spec))
             if found is None:
-                found = self._pools[directory, spec] = SessionPool(self._sessions, spec)
+                found = SessionPool(self._sessions, spec, behavior=behavior)
+                self._pools[directory, spec] = found
             return found
