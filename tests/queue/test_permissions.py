@@ -5,17 +5,26 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from consul_coord import Client, Lock, SessionSpec
+import pytest
+
+from consul_coord import Client, Lock, PermissionDenied, SessionSpec
 from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.server.acl import AclConfig, Rule, Token
+from tests.support.proxy import Fault, FaultProxy, Lose
+from tests.support.sites import eventually
 
 KEY = "jobs/nightly"
 ALL = "0be7a702-0000-0000-0000-000000000000"
 KEY_ONLY = "0be7a702-0000-0000-0000-000000000001"
+READ_ONLY = "0be7a702-0000-0000-0000-000000000002"
 ROUNDS = 8
 SESSIONS = Rule("session", "", "write", prefix=True)
 ACL = AclConfig(
-    tokens={ALL: Token(management=True), KEY_ONLY: Token((SESSIONS, Rule("key", KEY, "write")))},
+    tokens={
+        ALL: Token(management=True),
+        KEY_ONLY: Token((SESSIONS, Rule("key", KEY, "write"))),
+        READ_ONLY: Token((SESSIONS, Rule("key", KEY, "read", prefix=True))),
+    },
     default_policy="deny",
 )
 
@@ -41,3 +50,24 @@ def test_clients_with_and_without_a_queue_exclude_each_other() -> None:
             assert client.kv.keys(f"{KEY}/").value == ()
     assert len(fences) == 4 * ROUNDS
     assert fences == sorted(set(fences))
+
+
+def test_a_token_that_may_not_write_any_more_is_told_to_a_waiter_whose_take_had_no_answer() -> None:
+    with (
+        ReferenceServer(config=ServerConfig(acl=ACL)) as server,
+        FaultProxy(server.address) as proxy,
+        Client(address=server.address, token=ALL) as other,
+        Client(address=proxy.address, token=ALL) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        held = Lock(other, KEY).acquire(timeout=5)
+        waiting = pool.submit(Lock(client, KEY).acquire, timeout=2)
+        assert eventually(Lock(other, KEY).contenders)
+        proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn", containing=b'"lock"'))
+        trouble = proxy.add(Fault(lose=Lose.AGENT, path="/v1/txn", times=3))
+        held.release()
+        assert trouble.hit.wait(5)
+        client.token = READ_ONLY
+        with pytest.raises(PermissionDenied):
+            waiting.result()
+        client.token = ALL

@@ -426,7 +426,8 @@ class LockAttempt(Attempt):
         check, delete = TxnOp.check_session(self.key, self.session), TxnOp.delete(self._own)
         try:
             result = await self._ask(check, delete, *self.plan.reads)
-        except TxnFailed:
+        except TxnFailed as error:
+            self._refused(error)
             return None
         self._note_read(result)
         return await self._granted(result.entries[0])
