@@ -333,10 +333,20 @@ async def close_late(io: IO, client: ClientState, *, deadline: float) -> None:
 async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     """Release what a session holds and destroy it, or only stop renewing it when it was exported.
 
-    Released first: the other way round would impose the lock-delay.
+    Released first: the other way round would impose the lock-delay. What an interrupted call leaves undone is
+    done in the background.
     """
     if kept.lease.ended_by is not None:
         return
+    try:
+        await _close_session(io, client, kept)
+    except BaseException:
+        if kept.lease.ended_by is None:
+            client.host.spawn(lambda io: close_session(io, client, kept), name="close a session")
+        raise
+
+
+async def _close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     if kept.ours_to_destroy:
         if client.closing.is_set():
             return  # closing does both, in that order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -589,6 +590,31 @@ async def test_async_closing_releases_and_then_destroys(site: Site) -> None:
         assert hold.state is HoldState.RELEASED
         async with AsyncLock(client, site.key).hold(timeout=5) as again:
             assert again.fence > hold.fence
+    assert site.left_behind() == []
+
+
+def test_a_task_that_is_cancelled_while_it_closes_a_session_leaves_the_rest_to_the_background(
+    site: Site, proxy: FaultProxy
+) -> None:
+    async def main() -> None:
+        async with AsyncClient(address=proxy.address, session=spec(site)) as client:
+            session = await client.keep_session(kept(site))
+            locks = [AsyncLock(client, f"{site.key}/{number}", session=session.id) for number in range(2)]
+            holds = [await lock.acquire(timeout=5) for lock in locks]
+            late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+            closing = asyncio.create_task(session.close())
+            assert await asyncio.to_thread(late.hit.wait, 5)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            late.let_go()
+            assert await asyncio.to_thread(eventually, lambda: not site.operator.exists(session.id))
+            assert {hold.state for hold in holds} == {HoldState.RELEASED}
+            for hold in holds:
+                async with AsyncLock(client, hold.key).hold(timeout=5):
+                    """With the session destroyed first, the key would be in its lock-delay now."""
+
+    asyncio.run(main())
     assert site.left_behind() == []
 
 
