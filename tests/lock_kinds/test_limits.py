@@ -245,6 +245,19 @@ def test_a_session_that_ends_in_the_delay_leaves_the_key_to_the_servers(
         assert time.monotonic() - began >= DELAY - 0.05
 
 
+def test_a_dropped_hold_of_a_session_made_elsewhere_is_given_back(
+    site: Site, make_client: MakeClient
+) -> None:
+    """Its session is renewed here until then, though nobody here has the lock any more."""
+    notes = Notes()
+    session = site.operator.create(ttl="1s", lock_delay="2s")
+    client = make_client(observer=notes)
+    hold = Lock(client, site.key, session=session).acquire(timeout=5, max_hold=0.05)
+    assert hold.lost.wait(5)
+    del hold
+    assert eventually(lambda: notes.of(Cleaned)) == [Cleaned(site.key, session, found=True)]
+
+
 def test_a_hold_that_another_process_goes_on_with_is_not_given_back_in_the_delay(
     site: Site, make_client: MakeClient
 ) -> None:

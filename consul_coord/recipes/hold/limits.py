@@ -5,8 +5,9 @@ Rules
   locked. A plain unlock imposes no lock-delay: the next holder would be at work beside the one that is stuck.
 - So the session's lock-delay is kept here, from the loss on; then the key is given back in the background.
 - A holder that has left is at work no more: its key is given back at once.
-- The session goes on meanwhile, as other holds may depend on it. When it ends, by whatever, the servers keep
-  the lock-delay, and there is nothing to give back. So it is when the client closes, or the process dies.
+- The session goes on meanwhile, as other holds may depend on it; one that was made elsewhere, too. When it
+  ends, by whatever, the servers keep the lock-delay, and there is nothing to give back. So it is when the
+  client closes, or the process dies.
 - One program looks after all of them while there are any. A beat that comes in time wakes nobody.
 """
 
@@ -52,6 +53,7 @@ class Limits:
     def owe(self, hold: Grant) -> None:
         """Have the key of a hold that is lost by its limit given back, in time; repeatable."""
         self._owed.setdefault(hold, self._host.now() + hold.kept.lock_delay)
+        hold.kept.users.add(hold)
         if hold.left:
             self._give_back(hold)
         else:
@@ -70,6 +72,7 @@ class Limits:
     def _give_back(self, hold: Grant) -> None:
         if self._owed.pop(hold, None) is None:
             return
+        hold.kept.users.discard(hold)
         if hold.lease.ended_by is None and not hold.kept.exported:
             hold.kind.abandon(hold)
         else:

@@ -148,8 +148,8 @@ class KeptSession:
         self.spec = spec
         self.outside = outside
         """Whether it was made elsewhere: it is then never destroyed here."""
-        self.users: Alive[SessionSource] = Alive()
-        """Those that may begin something with it, where it is outside."""
+        self.users: Alive[object] = Alive()
+        """Those that may begin something with it, or have to give something back, where it is outside."""
         self.exported = False
         """Whether somebody else is to go on with it, and with what it holds."""
         self.lease = Lease(drift=spec.drift)
