@@ -675,6 +675,17 @@ def test_a_failed_run_is_recorded_and_run_again(job: OnceLike) -> None:
     assert job.run(lambda run: run.slot, slot="1", timeout=PATIENCE).ran
 
 
+def test_a_recorded_success_is_final(job: OnceLike) -> None:
+    def work(run: OnceRunLike) -> None:
+        run.record()
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        job.run(work, slot="1", timeout=PATIENCE)
+    again = job.run(lambda run: run.slot, slot="1", timeout=PATIENCE)
+    assert (again.ran, again.failed) == (False, False)
+
+
 def test_what_other_hosts_did_is_for_the_test_to_say() -> None:
     once = FakeOnce("k", wall=lambda: 7.0, retry_failed=False)
     once.ran_elsewhere("2", by="host b")

@@ -285,6 +285,42 @@ def test_a_loss_after_the_record_does_not_undo_the_run(
         assert call.result(20).ran
 
 
+def test_a_success_that_the_run_has_recorded_is_final(site: Site, client: Client, job: Job) -> None:
+    once = Once(client, site.key)
+
+    def work(run: OnceRun) -> None:
+        done = run.record()
+        assert run.record(failed=True) == done
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        once.run(work, slot="1")
+    result = once.run(job, slot="1")
+    assert (result.ran, result.failed, job.runs) == (False, False, 0)
+
+
+def test_a_failure_that_the_run_has_recorded_is_not(site: Site, client: Client) -> None:
+    once = Once(client, site.key)
+    assert once.run(lambda run: run.record(failed=True), slot="1").ran
+    last = once.last()
+    assert last is not None
+    assert not last.failed
+
+
+def test_a_loss_after_the_run_has_recorded_its_success_does_not_undo_that(
+    site: Site, make_client: MakeClient, job: Job
+) -> None:
+    once = Once(make_client(), site.key)
+
+    def work(run: OnceRun) -> None:
+        run.record()
+        site.operator.destroy(run.session)
+        assert run.lost.wait(20)
+
+    assert once.run(work, slot="1").ran
+    assert not Once(make_client(), site.key).run(job, slot="1").ran
+
+
 def test_an_operators_write_to_the_key_keeps_no_run_from_its_record(site: Site, client: Client) -> None:
     def work(_: Hold) -> None:
         site.operator.put(site.key, b"a note")
@@ -548,8 +584,15 @@ def test_a_slot_that_another_has_run_meanwhile_is_told_of_within_the_timeout(
 # -- the record
 
 
-def test_a_record_that_cannot_be_read_stops_the_job(site: Site, client: Client, job: Job) -> None:
-    site.operator.put(f"{site.key}/.once", b"{", flags=ONCE_FLAGS)
+@pytest.mark.parametrize(
+    "record",
+    [b"{", rb'{"slot":"\ud800","outcome":"failed","by":"","at":1,"fence":1}'],
+    ids=["broken", "no text"],
+)
+def test_a_record_that_cannot_be_read_stops_the_job(
+    site: Site, client: Client, job: Job, record: bytes
+) -> None:
+    site.operator.put(f"{site.key}/.once", record, flags=ONCE_FLAGS)
     with pytest.raises(DecodeError, match="can't be read, and the job does not run"):
         Once(client, site.key).run(job, slot="1")
     assert job.runs == 0

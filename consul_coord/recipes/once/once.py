@@ -7,6 +7,7 @@ Rules, each with what happens without it
   those who wait.
 - The record is written before the lock is released, in a transaction with the hold's guard: whoever has lost
   the lock records nothing. Two callers can both have done the work; only one of them has run it.
+- A recorded success is final, whatever the run does afterwards. Otherwise the next caller would run its slot.
 - A record whose write got no answer is written again, the same, until the hold is over. It can be applied
   only while the hold lasts, so the next holder's reading is final.
 - Somebody else's write to the lock's key is no loss, but closes the guard. The hold writes its value again,
@@ -20,7 +21,7 @@ Rules, each with what happens without it
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import AcquireTimeout, ConsulCoordError, DecodeError, TxnFailed
@@ -29,6 +30,7 @@ from consul_coord.http.endpoints import kv
 from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.http.failures import raise_if_denied
 from consul_coord.http.retry import Failures, perform, send_once
+from consul_coord.io import Once
 from consul_coord.models import TxnOp
 from consul_coord.models.once import LONGEST_SLOT
 from consul_coord.models.reply import CONSISTENT
@@ -85,6 +87,8 @@ class Turn(Value):
     handle: Handle
     slot: str
     by: str
+    done: Once[Record] = field(default_factory=Once)
+    """The record of its success, once that is written."""
 
 
 async def begin(
@@ -199,7 +203,9 @@ async def forget(io: IO, client: Shared, once: OnceObject) -> bool:
 
 async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: float, failed: bool) -> Record:
     """Record how the run ended, under its hold. Raises LockLost when that was lost before."""
-    hold = turn.handle.grant
+    hold, done = turn.handle.grant, turn.done.value
+    if done is not None and not hold.released:
+        return done
     record = Record(turn.slot, failed, turn.by, round(at, 3), hold.fence)
     # The work is done: nothing is worth more patience than its record. A failure may stay without one.
     failures = Failures(io, io.now() + client.timeout if failed else math.inf)
@@ -207,6 +213,8 @@ async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: fl
         check(hold, io.now())
         try:
             if await _record(io, client, once, hold, record, doubt=failures.doubt):
+                if not failed:
+                    turn.done.settle(record)
                 return record
             await failures.moved()
         except ConsulCoordError as error:

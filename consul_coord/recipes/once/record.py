@@ -94,6 +94,7 @@ def _decode(value: bytes) -> Record | None:
     try:
         found: Any = json.loads(value)
         slot, outcome, by, at, fence = (found[name] for name in ("slot", "outcome", "by", "at", "fence"))
+        f"{slot}{by}".encode()  # JSON may have text that can't be written again
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     right = (

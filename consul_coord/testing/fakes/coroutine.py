@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
-from consul_coord.models import LossReason, ReleaseOutcome
+from consul_coord.models import HoldState, LossReason, ReleaseOutcome
 from consul_coord.models._validate import span
 from consul_coord.models.once import OnceResult
 from consul_coord.testing.fakes.holding import (
@@ -420,12 +420,18 @@ class AsyncFakeOnceRun(AsyncFakeHold):
     once: AsyncFakeOnce
     slot: str = ""
     """The slot to run."""
+    _done: OnceResult[Any] | None = None
+    """The record of its success."""
 
     async def record(self, *, failed: bool = False) -> OnceResult[Any]:
-        """Record that the run has succeeded, or ``failed``. Raises LockLost, NotHeld."""
-        self.check()
-        finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        return finish(self.slot, self.fence, failed=failed)
+        """Record that the run has succeeded, or ``failed``; a success is final. Raises LockLost, NotHeld."""
+        if self._done is None or self.state is HoldState.RELEASED:
+            self.check()
+            finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            result = finish(self.slot, self.fence, failed=failed)
+            self._done = None if failed else result
+            return result
+        return self._done
 
 
 class _JobLock(AsyncFakeLock):
