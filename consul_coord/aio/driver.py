@@ -5,6 +5,8 @@ Rules
   each wake-up the clock decides, not the timer.
 - An interrupt becomes a cancellation of just the awaited operation, and then the interrupt's own error.
 - A background program that raises is reported, and ends nothing but itself.
+- A user's HTTP client, or a hook of it, may raise an error of its own in the background. It is reported, and
+  counts as a failure to serve. Otherwise it would end the program that sends, such as the watch of a hold.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import anyio
 
 from consul_coord.aio import backend
 from consul_coord.clock import SteppedClock
-from consul_coord.errors import RequestTimeout
+from consul_coord.errors import BrokenReply, ConsulCoordError, RequestTimeout
 from consul_coord.host import HostedIO
 from consul_coord.http.blocking import read_timeout
+from consul_coord.http.messages import Retry
 from consul_coord.io import Signal
 
 if TYPE_CHECKING:
@@ -161,6 +164,27 @@ class _Shield(AbstractAsyncContextManager[float, bool]):
         return self._scope.__exit__(kind, error, trace)
 
 
+class _BackgroundIO(AsyncIO):
+    """That of background programs."""
+
+    __slots__ = ()
+
+    async def send(self, request: Request, *, deadline: float) -> Response:
+        """Exchange one request for a reply. Whatever goes wrong is an error of this package."""
+        try:
+            return await super().send(request, deadline=deadline)
+        except ConsulCoordError:
+            raise
+        except Exception as error:
+            self.host.report_failure("the HTTP client", error)
+            raise BrokenReply(
+                f"{request.method} {request.path}: the HTTP client raised {type(error).__name__}: {error}",
+                method=request.method,
+                path=request.path,
+                outcome_unknown=request.retry is not Retry.READ,
+            ) from error
+
+
 class BackgroundTask:
     """A program running under a supervisor."""
 
@@ -205,7 +229,7 @@ class Supervisor:
         self._host = host
         self._transport = transport
         self._foreground = foreground
-        self._io = AsyncIO(host, transport)
+        self._io = _BackgroundIO(host, transport)
         self.loop = backend.current_loop()
         self.wake = backend.current_waker()
         """Has the loop call a function soon; from any thread."""
