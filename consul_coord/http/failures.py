@@ -136,6 +136,10 @@ def _bad_ttl(refusal: Refusal) -> ConsulCoordError:
 
 # Why a 403 may have nothing to do with the token's rules.
 _NOT_A_RULE = (
+    (
+        "must be bootstrapped",
+        "nobody has bootstrapped the servers' ACLs, so they know no token: run `consul acl bootstrap`",
+    ),
     ("acl not found", "the servers do not know this token: it is wrong, deleted, or of another datacenter"),
     ("endpoint is blocked", "this agent's http_config blocks the call, whatever the token"),
     ("access is restricted", "this agent's http_config takes writes from elsewhere only, whatever the token"),
@@ -214,7 +218,7 @@ _BY_TEXT: dict[str, Build] = {
     "cross datacenter lock": _invalid("a session in another datacenter is made through a server agent"),
     "invalid behavior": _invalid("use 'release' or 'delete'"),
     "strconv.parseuint": _invalid("flags, cas and index are unsigned 64-bit numbers"),
-    "invalid key name": _invalid("this release takes letters, digits and ,_./-?&= in keys"),
+    "invalid key name": _invalid("every release takes letters, digits and ,_./-?&= in keys"),
     "does not have associated ttl": _plain(NotFound, "register a TTL check with this id at this agent first"),
     _NO_PATH: _plain(ServerError, "the datacenter is unknown, or out of reach at present"),
     "aliases an existing query name": _invalid("choose another name, or delete that query"),

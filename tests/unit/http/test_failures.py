@@ -80,7 +80,13 @@ TABLE: list[Row] = [
         "server agent",
     ),
     (PUT, 500, 'strconv.ParseUint: parsing "abc": invalid syntax', errors.InvalidRequest, "64-bit"),
-    (PUT, 500, "invalid key name, keys should respect the ...", errors.InvalidRequest, "letters, digits"),
+    (
+        PUT,
+        500,
+        "invalid key name, keys should respect the ...",
+        errors.InvalidRequest,
+        "every release takes letters, digits",
+    ),
     (PUT, 500, "No path to datacenter", errors.ServerError, "out of reach"),
     (PUT, 500, 'CheckID "x" does not have associated TTL', errors.NotFound, "TTL check"),
     (QUERY, 500, "name 'q1' aliases an existing query name", errors.InvalidRequest, "another name"),
@@ -181,8 +187,24 @@ LATER: list[Row] = [
         errors.InvalidRequest,
         "redirects are not followed",
     ),
+    (
+        PUT,
+        403,
+        "ACL system must be bootstrapped before making any requests: ACL not found",
+        errors.PermissionDenied,
+        "nobody has bootstrapped",
+    ),
+    (PUT, 500, "rpc error making call: i/o deadline reached", errors.ServerError, "may have been applied"),
+    (
+        PUT,
+        500,
+        "Raft leader not found in server lookup mapping",
+        errors.ServerError,
+        "may have been applied",
+    ),
+    (PUT, 500, "Remote DC has no server currently reachable", errors.ServerError, "may have been applied"),
 ]
-"""What 1.20.6 words in another way."""
+"""What 1.14.11 and 1.20.6 word in another way, or say for the first time."""
 
 PREFIXES = [
     "",
