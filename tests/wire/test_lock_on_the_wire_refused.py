@@ -22,7 +22,7 @@ from consul_coord.errors import (
 from consul_coord.models import LossReason, ReleaseOutcome, SessionSpec
 from tests.support.stalls import lasting
 from tests.wire.agents import Reply, said, told
-from tests.wire.relay import always, barges, creates_session, renews
+from tests.wire.relay import always, barges, creates_session, renews, unlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +72,15 @@ SESSION_REFUSALS: dict[str, tuple[Reply, type[ConsulCoordError], str]] = {
     "check": (said(500, "Missing check 'c1' registration"), SessionCheckFailed, "no such health check"),
     "denied": (said(403, "Permission denied"), PermissionDenied, "session:write on the agent's own node"),
     "token": (said(403, "ACL not found"), PermissionDenied, "do not know this token"),
+    "no bootstrap, as newer servers say it": (
+        said(
+            403,
+            "rpc error making call: ACL system must be bootstrapped before making any requests that require "
+            "authorization: ACL not found",
+        ),
+        PermissionDenied,
+        "consul acl bootstrap",
+    ),
     "namespace": (
         said(400, 'Bad request: Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature'),
         InvalidRequest,
@@ -137,14 +146,19 @@ def test_an_agents_node_that_is_not_registered_yet_passes(
 
 
 # What a follower and the leader of 1.20.6 say when limits.request_limits are enforced.
-RATE_LIMITS = [
-    said(429, "rate limit exceeded, try again later or against a different server"),
-    said(503, "rate limit exceeded for operation that can only be performed by the leader, try again later"),
-]
+RATE_LIMITS = {
+    "follower": said(429, "rate limit exceeded, try again later or against a different server"),
+    "leader": said(
+        503, "rate limit exceeded for operation that can only be performed by the leader, try again later"
+    ),
+    "proxy": Reply(429, b"slow down", {"Retry-After": "3600"}),
+    "proxy that gives a date": Reply(429, b"", {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"}),
+}
+"""After the last two, the client ignores when to retry: a lease does not wait for an hour."""
 
 
-@pytest.mark.parametrize("wanted", [creates_session, barges])
-@pytest.mark.parametrize("reply", RATE_LIMITS, ids=["follower", "leader"])
+@pytest.mark.parametrize("wanted", [creates_session, barges, unlocks])
+@pytest.mark.parametrize("reply", RATE_LIMITS.values(), ids=RATE_LIMITS)
 def test_a_rate_limit_passes(make: Make, consul: RelayedConsul, reply: Reply, wanted: Wanted) -> None:
     consul.follow(consul.spoil(wanted, reply, applied=False, times=2))
     client = make.client()
@@ -154,12 +168,27 @@ def test_a_rate_limit_passes(make: Make, consul: RelayedConsul, reply: Reply, wa
     assert consul.settles({})
 
 
-@pytest.mark.parametrize("reply", RATE_LIMITS, ids=["follower", "leader"])
+@pytest.mark.parametrize("reply", RATE_LIMITS.values(), ids=RATE_LIMITS)
 def test_a_rate_limit_that_lasts_is_named(make: Make, consul: RelayedConsul, reply: Reply) -> None:
     consul.follow(always(reply, creates_session))
-    with pytest.raises(AcquireTimeout) as raised:
+    with pytest.raises(AcquireTimeout, match="too many requests at present") as raised:
         make.lock(make.client(), KEY).acquire(timeout=0.3)
-    assert "rate limit exceeded" in str(raised.value)
+    assert reply.body.decode() in str(raised.value)
+
+
+@pytest.mark.parametrize("reply", RATE_LIMITS.values(), ids=RATE_LIMITS)
+def test_a_rate_limit_on_renewals_and_watches_is_no_loss(
+    make: Make, consul: RelayedConsul, scripted: ScriptedAgent, reply: Reply
+) -> None:
+    hold = make.lock(make.client(session=SessionSpec(ttl=1.5)), KEY).acquire(timeout=PATIENT)
+    consul.follow(
+        consul.spoil(renews, reply, applied=False, times=2),
+        consul.spoil(lambda seen: seen.is_blocking, reply, applied=False, times=2),
+    )
+    scripted.wait_for(lambda _: sum(map(renews, scripted.requests)) >= 4)
+    assert hold.is_held
+    assert hold.release() is ReleaseOutcome.RELEASED
+    assert consul.settles({})
 
 
 def test_a_session_whose_id_got_lost_is_not_asked_for_twice_in_one_try(
