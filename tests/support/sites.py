@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 PATIENCE: Final = 30.0
 """How long anything that must happen may take: seconds."""
+TOO_MANY_CONNECTIONS: Final = b"concurrent connections"
 _POLL: Final = 0.004
 _LONGEST_POLL: Final = 0.05
 
@@ -58,14 +59,20 @@ class Operator:
     def ask(
         self, method: str, path: str, body: object = None, *, timeout: float = PATIENCE
     ) -> tuple[int, bytes]:
-        """Send one request and return status and body."""
+        """Send one request and return status and body.
+
+        Raises ``OSError`` if the agent takes no more connections: 1.8 closes them, and later ones answer 429.
+        """
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {"X-Consul-Token": self.token} if self.token else {}
         connection = http.client.HTTPConnection(self.address.removeprefix("http://"), timeout=timeout)
         with contextlib.closing(connection):
             connection.request(method, path, body=data, headers=headers)
             reply = connection.getresponse()
-            return reply.status, reply.read()
+            status, text = reply.status, reply.read()
+        if status == http.HTTPStatus.TOO_MANY_REQUESTS and TOO_MANY_CONNECTIONS in text:
+            raise ConnectionRefusedError(text)
+        return status, text
 
     def done(self, method: str, path: str, body: object = None) -> Any:
         """Send one request that must succeed, and return its JSON."""
