@@ -364,7 +364,8 @@ def _network_place(scheme: str, rest: str, text: str, source: str) -> _Place:
         name, colon, port = authority.partition(":")
         host, good_tail = _host_name(name), True
     number = _port(port) if colon else _DEFAULT_PORTS[scheme]
-    if host is None or number is None or not good_tail:
+    mistyped = path.startswith("/") and path.strip("/")  # the scheme, as in http//host
+    if host is None or number is None or not good_tail or mistyped:
         raise _bad_address(text, source)
     prefix = quote(slash + path, safe=_PREFIX_SAFE).rstrip("/")
     note = "" if colon else f"no port was given; agents listen on {_AGENT_PORTS[scheme]}"

@@ -63,6 +63,8 @@ BAD_ADDRESSES = [
     "[127.0.0.1]:1",
     "[::1%a b]:1",
     "ftp://host",
+    "http//host:8500",
+    "http://host:8500//v1",
     "httpx://host",
     "ho st:1",
     "-host:1",
