@@ -247,7 +247,7 @@ class AsyncLeaderElection(AsyncEntered):
         ClientClosed.
         """
         candidacy, hold = await self._runner.call(
-            recipe.wait_for_leadership, candidacy=self._current(), timeout=timeout
+            recipe.wait_for_leadership, candidacy=self._current(), key=self.key, timeout=timeout
         )
         return self._view(candidacy, hold)
 

@@ -248,7 +248,7 @@ class LeaderElection(Entered):
         ClientClosed.
         """
         candidacy, hold = self._runner.call(
-            recipe.wait_for_leadership, candidacy=self._current(), timeout=timeout
+            recipe.wait_for_leadership, candidacy=self._current(), key=self.key, timeout=timeout
         )
         return self._view(candidacy, hold)
 

@@ -146,7 +146,7 @@ def test_a_block_that_leads_resigns_at_its_end_and_the_candidacy_goes_on(stand: 
     assert election.wait_for_leadership(timeout=PATIENCE).term > me.term
 
 
-def test_start_and_stop_may_be_called_again(stand: Stand) -> None:
+def test_start_and_stop_may_be_called_again(stand: Stand, key: str) -> None:
     election = stand()
     me = election.wait_for_leadership(timeout=PATIENCE)
     election.start()
@@ -155,7 +155,7 @@ def test_start_and_stop_may_be_called_again(stand: Stand) -> None:
     for _ in range(2):
         election.stop()
         assert not election.is_leader
-    with pytest.raises(AcquireCancelled):
+    with pytest.raises(AcquireCancelled, match=f"^the election on '{key}' was stopped: start"):
         election.wait_for_leadership(timeout=PATIENCE)
     election.start()
     assert election.wait_for_leadership(timeout=PATIENCE).term > me.term
@@ -276,9 +276,24 @@ def test_what_only_a_leader_can_do(stand: Stand, client: Client, key: str, act: 
         "wait_for_loss": lambda election: election.wait_for_loss(timeout=1),
     }
     for follower in (stand(), LeaderElection(client, key)):
-        with pytest.raises(NotHeld, match=f"this is not the leader of '{key}'") as caught:
+        with pytest.raises(NotHeld, match=f"this is not the leader of '{key}': look at is_leader") as caught:
             acts[act](follower)
         assert caught.value.key == key
+
+
+def test_who_has_not_started_is_told_to(client: Client, key: str) -> None:
+    right = rf"^the election on '{key}' was not started in this process: call start\(\)$"
+    with pytest.raises(AcquireCancelled, match=right) as caught:
+        LeaderElection(client, key).wait_for_leadership(timeout=PATIENCE)
+    assert caught.value.key == key
+
+
+def test_an_heir_that_does_not_stand_is_refused_with_where_to_look(stand: Stand, key: str) -> None:
+    election = stand()
+    me = election.wait_for_leadership(timeout=PATIENCE)
+    with pytest.raises(SessionNotFound, match=rf"to lead '{key}': candidates\(\) lists them$"):
+        election.transfer_to("x")
+    assert me.is_held
 
 
 def test_a_leader_proclaims_and_keeps_its_term(stand: Stand, client: Client, key: str) -> None:

@@ -56,9 +56,9 @@ async def stop(io: IO, candidacy: Candidacy, *, timeout: float) -> None:
 
 
 async def wait_for_leadership(
-    io: IO, candidacy: Candidacy | None, *, timeout: float | None
+    io: IO, candidacy: Candidacy | None, *, key: str = "", timeout: float | None
 ) -> tuple[Candidacy, Grant]:
-    """Return the leadership, as soon as there is one.
+    """Return the leadership, as soon as there is one; ``key`` is for the message when there is no candidate.
 
     Raises AcquireTimeout, AcquireCancelled when there is no candidate (any more), and ClientClosed.
     """
@@ -79,8 +79,11 @@ async def wait_for_leadership(
         if seen is not None or io.now() >= deadline:
             raise _timeout(candidacy, seen, waited=io.now() - began)
         seen = await _who_leads(io, candidacy, deadline=deadline)
-    key = "" if candidacy is None else candidacy.plan.key
-    raise AcquireCancelled("this is not a candidate: the election was not started, or was stopped", key=key)
+    if candidacy is None:
+        message = f"the election on {key!r} was not started in this process: call start()"
+        raise AcquireCancelled(message, key=key)
+    key = candidacy.plan.key
+    raise AcquireCancelled(f"the election on {key!r} was stopped: start() stands again", key=key)
 
 
 async def _who_leads(io: IO, candidacy: Candidacy, *, deadline: float) -> tuple[Holder, ...]:
@@ -179,7 +182,8 @@ def leadership_of(candidacy: Candidacy | None, now: float, *, key: str) -> tuple
 
 
 def _not_leader(key: str) -> NotHeld:
-    return NotHeld(f"this is not the leader of {key!r}", key=key)
+    message = f"this is not the leader of {key!r}: look at is_leader, or call wait_for_leadership() first"
+    return NotHeld(message, key=key)
 
 
 async def transfer(io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> None:

@@ -46,7 +46,7 @@ async def name(io: IO, client: Shared, hold: Grant, heir: str) -> None:
         look = waitqueue.read(key, (await perform(io, call, deadline=deadline)).value)
         position = look.position(heir)
         if position is None:
-            message = f"no candidate of the session {heir!r} waits for the leadership of {key!r}"
+            message = f"no candidate of the session {heir!r} waits to lead {key!r}: candidates() lists them"
             raise SessionNotFound(message, session=heir)
         ops = [
             TxnOp.check_session(key, hold.session),
