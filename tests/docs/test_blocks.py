@@ -61,6 +61,22 @@ def run(block: Block, *, address: str, folder: Path) -> tuple[int, str]:
         return program.wait(), stderr
 
 
+PAGES = {block.place.partition(":")[0] for block in BLOCKS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted(page for page in PAGES if page != "docs/testing.md"))
+def test_a_reader_may_run_a_page_from_its_beginning_to_its_end(
+    page: str, address: str, tmp_path: Path
+) -> None:
+    """On one server, as a reader does: a block finds the keys that those before it have left."""
+    for block in BLOCKS:
+        wanted = block.skip is None and (block.needs is None or importlib.util.find_spec(block.needs))
+        if block.place.startswith(f"{page}:") and wanted:
+            code, stderr = run(block, address=address, folder=tmp_path)
+            assert code in {0, -signal.SIGTERM}, f"{block.place}: {stderr}"
+
+
 TEXT = """
 ```python
 print(1)
