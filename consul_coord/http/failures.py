@@ -22,6 +22,7 @@ from urllib.parse import unquote
 from consul_coord.errors import (
     BODY_LIMIT,
     AcquireCancelled,
+    BrokenReply,
     CertificateRefused,
     ClientClosed,
     ConnectFailed,
@@ -69,6 +70,10 @@ _CERTIFICATE_STEPS = {
     "mismatch": _OTHER_NAME,
 }
 """By a part of OpenSSL's words."""
+_NO_CERTIFICATE = re.compile(r"alert (?:bad certificate|certificate required)", re.IGNORECASE)
+_NO_CERTIFICATE_STEP = (
+    ". Set client_cert and client_key (CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY): the agent asks for them"
+)
 _NO_REPLY_STEP = ". `consul-coord doctor` shows whether the agent hangs, or Consul's servers have no leader"
 _NEEDS_NO_LEADER = "/v1/status/"
 _NO_PATH = "no path to datacenter"
@@ -170,7 +175,10 @@ def _failed(what: str) -> Build:
 def _missing(refusal: Refusal) -> ConsulCoordError:
     path = refusal.request.path
     if not path.startswith(_RENEW):
-        return refusal.error(NotFound, "there is no such thing, or no Consul agent answers at this address")
+        advice = (
+            "there is no such thing, or no Consul agent at this address, perhaps because of a path like /v1"
+        )
+        return refusal.error(NotFound, advice)
     session = unquote(path.removeprefix(_RENEW))
     advice = "the session has ended, and what it held is lost: create a new one"
     return refusal.error(partial(SessionNotFound, session=session), advice)
@@ -236,7 +244,9 @@ _BY_STATUS: dict[int, Build] = {
     429: _RATE_LIMITED,
     503: _plain(ServerError, "it refuses at present: try again later"),
 }
-_ENTERPRISE: dict[str, Build] = {
+_BY_TEXT_OF_400: dict[str, Build] = {
+    "http request to an https server": _invalid("that port speaks TLS: use https://"),
+} | {
     f"{option}s are a consul enterprise feature": _invalid(
         f"leave {option} unset: this Consul has none, they belong to the Enterprise edition"
     )
@@ -262,7 +272,7 @@ def _build(refusal: Refusal) -> Build:
         return _BY_STATUS.get(refusal.status, _FAILED) if known is _FAILED else known
     if refusal.status == 400:  # noqa: PLR2004
         unknown = _BY_STATUS[refusal.status]
-        return next((build for fragment, build in _ENTERPRISE.items() if fragment in text), unknown)
+        return next((build for fragment, build in _BY_TEXT_OF_400.items() if fragment in text), unknown)
     by_class = {3: _REDIRECT, 4: _REFUSED}
     return _BY_STATUS.get(refusal.status) or by_class.get(refusal.status // 100, _STRANGE)
 
@@ -343,6 +353,8 @@ def _step(error: BaseException | None) -> str:
         return next((step for words, step in _CERTIFICATE_STEPS.items() if words in text), "")
     if type(error) is ConnectFailed:
         return "" if NO_TLS in text else _NEXT_STEP
+    if isinstance(error, BrokenReply):
+        return _NO_CERTIFICATE_STEP if _NO_CERTIFICATE.search(text) else ""
     if not isinstance(error, RequestTimeout) or NO_LEADER in text:
         return ""
     if NO_CONNECTION in text:

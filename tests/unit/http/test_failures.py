@@ -108,6 +108,7 @@ TABLE: list[Row] = [
         "namespace unset",
     ),
     (PUT, 400, "", errors.InvalidRequest, "does not understand"),
+    (PUT, 400, "Client sent an HTTP request to an HTTPS server.\n", errors.InvalidRequest, "use https://"),
     (PUT, 401, "", errors.InvalidRequest, "http_auth"),
     (PUT, 403, "Permission denied", errors.PermissionDenied, 'key:write on "k"'),
     (CREATE, 403, "Permission denied", errors.PermissionDenied, "session:write on the agent's own node"),
@@ -395,6 +396,10 @@ def certificate(why: str) -> errors.CertificateRefused:
     return errors.CertificateRefused(why, method="GET", path="/", outcome_unknown=False)
 
 
+def broken(why: str) -> errors.BrokenReply:
+    return errors.BrokenReply(why, method="GET", path="/", outcome_unknown=True)
+
+
 def timed_out(words: str, *, path: str = "/v1/kv/k") -> errors.RequestTimeout:
     return errors.RequestTimeout(words, method="GET", path=path, outcome_unknown=False)
 
@@ -411,6 +416,9 @@ def timed_out(words: str, *, path: str = "/v1/kv/k") -> errors.RequestTimeout:
         (certificate("Hostname mismatch, certificate is not valid for 'x'"), "server_name"),
         (certificate("IP address mismatch, certificate is not valid for '::1'"), "server_name"),
         (certificate("certificate has expired"), ""),
+        (broken("[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate"), "Set client_cert"),
+        (broken("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"), "client_key"),
+        (broken("the connection ended"), ""),
         (timed_out(f"{NO_CONNECTION} from X within 1 s"), "Is an agent running there?"),
         (timed_out(f"{NO_REPLY} from X within 1 s"), "consul-coord doctor"),
         (timed_out(f"the agent {NOT_ANSWERED} the request"), "consul-coord doctor"),
