@@ -215,7 +215,7 @@ class SessionRules:
             if claim.process is not process or hold is None or not claim.believed():
                 continue
             if hold.key not in keys:
-                self._tell(process, f"it holds {hold.key}, which is none of {', '.join(keys)}")
+                self._tell(process, f"it holds {hold.key}, and names only {', '.join(keys)}")
             elif remaining > claim.lease.valid_until - now + JUST:
                 left = claim.lease.valid_until - now
                 self._tell(process, f"its hold of {hold.key} lasts {left:.3f} s, and not {remaining:.3f} s")
