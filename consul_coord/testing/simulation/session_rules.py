@@ -7,7 +7,7 @@ Rules
   horizon.
 - A client tries again after pauses that grow.
 - Each renewal that succeeds is an event, as long as its session is kept. ``Jeopardy`` and ``Renewed`` say
-  whether the one before has failed, too.
+  whether the one before has failed, too. Before a hold expires, at least one has.
 - An outage is reported to begin once, and then to end once. It goes on while a living session waits for its
   renewal, and no longer than that. Its seconds are those since the last contact. The reports name all keys
   that the client holds, and say for how long none of them is lost.
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consul_coord import events
+from consul_coord.models import LossReason
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
@@ -201,11 +202,21 @@ class SessionRules:
                 if process.name in self._outages:
                     self._tell(process, "its outage has begun twice")
                 self._outages[process.name] = process.clock.now() - silent
+            case events.Lost(session=session, reason=LossReason.EXPIRED):
+                self._check_expired(process, session)
             case events.OutageEnded(seconds=seconds, remaining=remaining, keys=keys):
                 self._check_held(process, remaining, keys)
                 self._end_outage(process, seconds)
             case _:
                 pass
+
+    def _check_expired(self, process: Process, session: str) -> None:
+        """Judge that nothing expires of which no renewal has failed before, as was reported."""
+        renewed = self._kept.get((process.name, session))
+        if renewed is None or not self._direct or session in {kept.id for kept in self._failing_now(process)}:
+            return
+        if not self._is_held_up(process, since=process.clock.true(renewed.confirmed)):
+            self._tell(process, f"{short(session)} has expired, and no renewal of it has failed")
 
     def _check_held(self, process: Process, remaining: float, keys: Collection[str]) -> None:
         """Judge what a client reports of its holds: which they are, and for how long all of them last."""
