@@ -8,6 +8,7 @@ Rules
   once more.
 - A session that was handed over is another client's: what is still to be done as that session is left undone,
   or it would undo what the other client does. So is what comes up later, as by a call that gives up then.
+- Before a session is destroyed each lock of its that is owed is tried once more: it would get the lock-delay.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
@@ -133,10 +134,17 @@ class Reaper:
         entry.under_way = over = Signal()
         try:
             if self._has(entry):
+                if isinstance(entry.task, DestroySession):
+                    await self._give_back_first(io, entry.task.session)
                 await self._do(io, entry, deadline=io.now() + self._timeout)
         finally:
             over.set()
             entry.under_way = None
+
+    async def _give_back_first(self, io: IO, session: str) -> None:
+        for entry in self._by(session):
+            if isinstance(entry.task, GiveBack):
+                await self._do(io, entry, deadline=io.now() + self._timeout)
 
     async def _do(self, io: IO, entry: _Entry, *, deadline: float) -> None:
         entry.again = False

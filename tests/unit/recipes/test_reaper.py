@@ -394,6 +394,29 @@ def test_closing_tries_each_task_once_sessions_last_and_no_sweep(bench: Bench) -
     assert bench.reaper.pending == 0
 
 
+def test_what_has_failed_is_given_back_before_its_session_is_destroyed(bench: Bench) -> None:
+    """The other way round, the key would get the lock-delay."""
+    bench.give_back()
+    bench.io.expect("GET", CONTENDER, refusal(403, "Permission denied"))
+    bench.io.at(bench.io.time + 0.01, lambda: bench.reaper.add(DestroySession(SESSION)))
+    bench.finds(key=pairs(entry("k")))
+    bench.io.expect("PUT", "/v1/txn", DONE)
+    bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+    bench.run()
+    assert not bench.io.steps
+    assert not bench.reaper.tasks
+
+
+def test_a_session_is_destroyed_though_its_key_can_not_be_given_back(bench: Bench) -> None:
+    bench.give_back()
+    bench.reaper.add(DestroySession(SESSION))
+    bench.io.expect("GET", CONTENDER, *[refusal(403, "Permission denied")] * 2)
+    bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+    bench.finds()
+    bench.run()
+    assert not bench.io.steps
+
+
 def test_a_contender_that_a_late_join_has_made_is_removed_after_its_session(bench: Bench) -> None:
     contender = f"k/.wait/{SESSION}"
     keys: set[str] = set()
