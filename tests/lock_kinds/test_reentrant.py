@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -14,6 +14,7 @@ from consul_coord import (
     AsyncClient,
     AsyncReentrantLock,
     Client,
+    InvalidArgument,
     Lock,
     LockLost,
     LossReason,
@@ -71,6 +72,18 @@ def test_taking_it_again_asks_nobody(site: Site, proxy: FaultProxy, make_client:
             lock.release()
         assert proxy.count("PUT", "/v1/txn") == before
     assert proxy.count("PUT", "/v1/txn") == before + 1
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan"), "1"])
+def test_what_is_no_time_is_refused_also_when_it_is_taken_again(
+    site: Site, client: Client, timeout: Any
+) -> None:
+    lock = ReentrantLock(client, site.key)
+    with lock:
+        with pytest.raises(InvalidArgument, match="timeout"):
+            lock.acquire(timeout=timeout)
+        assert lock.release() is ReleaseOutcome.RELEASED
+        assert site.operator.holder(site.key) is None, "it was taken once"
 
 
 def test_a_function_may_call_itself_under_the_lock(site: Site, client: Client) -> None:

@@ -209,6 +209,7 @@ def acquire(
     if again is None or again.grant.refused_again:
         program = recipe.attempt(io, client, timeout=timeout).run()
     else:
+        _validate.patience(timeout)
         program = _enter_again(io, again)
     return program if max_hold is None else _limited(client, program, max_hold)
 
