@@ -327,6 +327,7 @@ async def close_late(io: IO, client: ClientState, *, deadline: float) -> None:
         client.sessions.end(kept, LossReason.CLIENT_CLOSED)
         if kept.ours_to_destroy:
             client.destroy(kept.id)
+    client.holds.limits.give_up()
     await client.reaper.finish(io, deadline=deadline)
 
 

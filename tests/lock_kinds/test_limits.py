@@ -282,6 +282,7 @@ def test_closing_in_the_delay_leaves_the_lock_delay_to_the_servers(
     hold = owed(site, client, kind)
     client.close()
     closed_at = time.monotonic()
+    assert client.pending_cleanup == 0
     assert not site.operator.exists(hold.session)
     with RIVALS[kind](make_client(), site.key).hold(timeout=15):
         assert time.monotonic() - closed_at >= DELAY - 0.2

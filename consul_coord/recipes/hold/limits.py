@@ -64,6 +64,11 @@ class Limits:
         if hold.left:
             self._give_back(hold)
 
+    def give_up(self) -> None:
+        """Owe nothing any more: the client closes, and has ended the sessions."""
+        for hold in list(self._owed):
+            self._give_back(hold)
+
     def _wake(self, by: float) -> None:
         if by < self._wakes_at:
             self._more.set()
