@@ -22,7 +22,7 @@ from consul_coord.events import AgentRefused, ConnectionsRefused, FailedOver
 from consul_coord.http.endpoints import session as session_endpoint
 from consul_coord.http.retry import perform, send_once
 from consul_coord.io import PATIENCE, Calls, OnDemand, Signal
-from consul_coord.models import LossReason, SessionSpec, Stats
+from consul_coord.models import LossReason, ReleaseOutcome, SessionSpec, Stats
 from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, Listing, StraySession
 from consul_coord.recipes.contend.queue import QueueMemory
@@ -315,7 +315,9 @@ async def _let_releases_end(io: IO, releasing: Iterable[Grant], *, deadline: flo
     """Return when each hold that is being released is given back, or is the reaper's to give back."""
     for hold in releasing:
         if hold.released_by.value == io.owner():
-            hold.kind.abandon(hold)  # a signal handler has interrupted it, and can't wait for its own thread
+            # A signal handler has interrupted it, and can't wait for its own thread.
+            hold.kind.abandon(hold)
+            hold.finish_release(ReleaseOutcome.UNKNOWN)
         else:
             await io.wait(hold.settled, deadline=deadline)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -135,6 +137,38 @@ def test_closing_waits_for_a_release_under_way_in_another_thread(
     assert again.fence > hold.fence
     if exported:
         client.keep_session(kept(site), resume=text).close()
+
+
+@pytest.mark.parametrize("what", ["session", "client"])
+def test_a_handler_that_closes_amid_a_release_makes_no_loss_of_it(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, what: str
+) -> None:
+    """The background gives the key back then, and the interrupted release finds it free."""
+    client = make_client(address=proxy.address)
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+
+    def close(*_: object) -> None:
+        session.close() if what == "session" else client.close()
+        eventually(lambda: site.operator.holder(site.key) is None)
+        late.let_go()
+
+    def interrupt() -> None:
+        assert late.hit.wait(5)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, close)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(interrupt)
+            outcome = hold.release()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert outcome is hold.release() is ReleaseOutcome.UNKNOWN
+    assert (hold.state, hold.reason) == (HoldState.RELEASED, None)
+    eventually(lambda: not site.operator.exists(session.id))
+    assert Lock(make_client(), site.key).acquire(timeout=5).fence > hold.fence
 
 
 def test_who_waits_with_a_session_that_is_being_closed_gets_nothing_with_it(

@@ -363,9 +363,11 @@ async def give_back(io: IO, holds: Holds, hold: Grant, *, budget: float) -> Rele
         # Also after a KeyboardInterrupt: the hold ends one way or the other.
         if ending.outcome is ReleaseOutcome.UNKNOWN:
             hold.kind.abandon(hold)
-        hold.finish_release(ending.outcome, ending.loss)
+        first = hold.finish_release(ending.outcome, ending.loss)
+        # To the user of what closing gives back it was lost.
+        outcome = first if hold.released else ending.outcome
         holds.forget(hold)
         holds.given_back(hold)
         holds.changed(hold.key)
-        io.emit(Released(hold.key, hold.session, hold.fence, ending.outcome))
-    return ending.outcome
+        io.emit(Released(hold.key, hold.session, hold.fence, outcome))
+    return outcome
