@@ -359,3 +359,31 @@ def test_a_forked_child_has_lost_what_it_inherited_and_starts_afresh(place: Plac
     done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
     assert done.returncode == 0, done.stderr
     assert place.contenders() == []
+
+
+WAITS = """
+import os, sys, threading
+from consul_coord import Client, Semaphore
+
+client = Client(address=sys.argv[1])
+semaphore = Semaphore(client, sys.argv[2], 1)
+permit = semaphore.acquire(timeout=10)
+waiting = threading.Thread(target=lambda: semaphore.acquire(timeout=10).release())
+waiting.start()
+while semaphore.position() != 1:
+    pass
+child = os.fork()
+if child == 0:
+    os._exit(0 if semaphore.position() is None else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert semaphore.position() == 1
+permit.release()
+waiting.join()
+client.close()
+"""
+
+
+def test_a_forked_child_does_not_wait_in_its_parents_place(place: Place) -> None:
+    command = [sys.executable, "-c", WAITS, place.site.address, place.prefix]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert done.returncode == 0, done.stderr

@@ -143,7 +143,7 @@ async def contenders(io: IO, client: Shared, semaphore: SemaphoreObject) -> tupl
 
 async def position(io: IO, client: Shared, semaphore: SemaphoreObject) -> int | None:
     """Return the best place in the queue among this object's waiting calls, counted from 1; or None."""
-    ours = {attempt.session for attempt in semaphore.attempts.all()}
+    ours = {attempt.session for attempt in semaphore.attempts.all() if attempt.client is client}
     if not ours:
         return None
     queue = await contenders(io, client, semaphore)
