@@ -26,7 +26,7 @@ Examples:
 SESSION is that of a waiting candidate, or the beginning of it, as "holders" shows it. The leader has to be a
 "consul-coord elect": it ends its command with TERM, lets it finish, and hands over. The other candidates let
 that one go first. The exit code is 1 when there is no such candidate, or the leader did not hand over in
-time; then the leader goes on leading.
+time. Then the leader goes on leading, unless its command is ending already: the message says so.
 """
 
 _LOOK = 0.2
@@ -65,13 +65,19 @@ def transfer(*, key: str, session: str, timeout: float, agent: Agent, as_json: b
             except TxnFailed:
                 return reporter.fail(ExitCode.NO, f"the candidates of {key} have changed; try again")
             reporter.tell("asked", f"waiting for the leader of {key} to hand over", leader=holder.session)
-            leader = _follow(client, key, holder.session, heir, timeout)
+            leader, taken_back = _follow(client, key, holder.session, heir, timeout)
         if leader == heir:
             reporter.tell("transferred", f"{heir} leads {key}", leader=heir)
             return ExitCode.DONE
+        text = f"{leader or 'nobody'} leads {key} now, not {heir}"
         if leader == holder.session:
-            return reporter.fail(ExitCode.NO, f"the leader of {key} did not hand over within {timeout:g} s")
-        return reporter.fail(ExitCode.NO, f"{leader or 'nobody'} leads {key} now, not {heir}")
+            waited = f"within {timeout:g} s"
+            text = (
+                f"the leader of {key} did not hand over {waited}"
+                if taken_back
+                else f"the command of the leader of {key} did not end {waited}: it hands over when it has"
+            )
+        return reporter.fail(ExitCode.NO, text)
 
     return reporter.answer(work)
 
@@ -85,17 +91,19 @@ def _ask(client: Client, key: str, leader: str, heir: str) -> None:
     )
 
 
-def _follow(client: Client, key: str, leader: str, heir: str, timeout: float) -> str:
-    """Return who leads when that has changed, or the time is over; the request is gone then."""
+def _follow(client: Client, key: str, leader: str, heir: str, timeout: float) -> tuple[str, bool]:
+    """Return who leads when that has changed, or the time is over, and whether the request was taken back."""
     deadline = time.monotonic() + timeout
+    taken_back = False
     try:
         while True:
             pair = client.kv.get(key).value
             now = "" if pair is None or pair.session is None else pair.session
             if (now and now != leader) or time.monotonic() >= deadline:
-                return now
+                break
             time.sleep(_LOOK)
     finally:
         note = client.kv.get(handover.request_key(key)).value
         if note is not None and note.value == handover.request(leader, heir):
-            client.kv.delete(note.key, cas=note.modify_index)
+            taken_back = client.kv.delete(note.key, cas=note.modify_index)
+    return now, taken_back
