@@ -9,11 +9,12 @@ Rules
 from __future__ import annotations
 
 import signal
-import threading
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from consul_coord import ConsulCoordError
 from consul_coord.cli.inbox import Crashed, Granted, Inbox, Refused, Signalled
+from consul_coord.sync.driver import start_thread
 
 if TYPE_CHECKING:
     from consul_coord import Hold
@@ -54,11 +55,9 @@ class Needless(Exception):
 def acquire(wanted: Holdable, *, timeout: float | None, inbox: Inbox, max_hold: float | None) -> Hold:
     """Take what is wanted, waiting up to ``timeout`` seconds (None: for ever), for ``max_hold`` at most.
 
-    Raises Interrupted, and what its ``acquire`` raises, Needless among that.
+    Raises Interrupted, BackgroundFailed, and what its ``acquire`` raises, Needless among that.
     """
-    threading.Thread(
-        target=_wait, args=(wanted, timeout, max_hold, inbox), name="consul-coord-acquire", daemon=True
-    ).start()
+    start_thread(partial(_wait, wanted, timeout, max_hold, inbox), name="consul-coord-acquire")
     ended_by: int | None = None
     while True:
         match inbox.get(None if ended_by is None else _AGAIN):

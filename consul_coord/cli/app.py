@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """A full disk, say, under the file that stdout goes to, or a terminal that has been closed."""
+_USED_UP = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""The system gives no process or file descriptor more."""
 _WIDTH = max(len(code) for code, _ in MEANINGS)
 EPILOG = "\n".join(("\b", "Exit codes:", *(f"  {code:<{_WIDTH}}  {text}" for code, text in MEANINGS)))
 
@@ -95,9 +97,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # When nobody reads the answer any more, click ends by SystemExit, with the code that means "no".
         return SIGNALLED + (signal.SIGPIPE if isinstance(end, SystemExit) else signal.SIGINT)
     except Exception as error:  # noqa: BLE001 - the last place that can tell of a bug
-        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
-            _tell(f"consul-coord: can't write: {error.strerror}\n")
-            _drop_output()
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE | _USED_UP:
+            full = error.errno in _UNWRITABLE
+            what = "can't write" if full else "the system gives no more processes or files"
+            _tell(f"consul-coord: {what}: {error.strerror}\n")
+            if full:
+                _drop_output()
             return ExitCode.CONFIG
         import traceback
 

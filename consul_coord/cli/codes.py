@@ -66,6 +66,7 @@ _BY_ERROR: tuple[tuple[type[Exception], ExitCode], ...] = (
     (errors.LockLost, ExitCode.LOST),
     (errors.PermissionDenied, ExitCode.DENIED),
     (errors.ConfigError, ExitCode.CONFIG),
+    (errors.BackgroundFailed, ExitCode.CONFIG),
     (errors.InvalidArgument, ExitCode.USAGE),
     (errors.UnsafeSession, ExitCode.USAGE),
     (errors.TransportError, ExitCode.UNREACHABLE),

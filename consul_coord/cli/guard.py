@@ -62,10 +62,14 @@ class Guard:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _run(theirs.detach())
-        theirs.close()
+        with theirs:
+            try:
+                self._pid = os.fork()
+            except OSError:
+                self._socket.close()
+                raise
+            if self._pid == 0:
+                _run(theirs.detach())
         self._socket.settimeout(PATIENCE)
 
     def watch(self, group: int, limits: Limits) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import click
 import pytest
 
 import consul_coord
-from consul_coord import LOCK_FLAGS, Client
+from consul_coord import LOCK_FLAGS, Client, threads
 from consul_coord.cli import main, options
 from consul_coord.cli.app import VERBS, verb
 from consul_coord.cli.codes import ExitCode
@@ -141,6 +142,29 @@ def test_a_bug_is_70_and_asks_for_a_report(
     told = capsys.readouterr().err
     assert "bug" in told
     assert "ZeroDivisionError" in told
+
+
+def test_a_system_without_room_for_another_process_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    assert main(["lock", "k", "--", "true"]) == 78
+    expected = "consul-coord: the system gives no more processes or files: Resource temporarily unavailable\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_system_without_room_for_another_thread_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **_named: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "start", refuse)
+    assert main(["lock", "k", "--", "true"]) == 78
+    assert "raise the limit on this process's threads" in capsys.readouterr().err
 
 
 def run_into(stdout: IO[str] | int, *arguments: str, unbuffered: str) -> tuple[int, str]:

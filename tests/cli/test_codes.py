@@ -37,6 +37,7 @@ def timeout(kind: str) -> ConsulCoordError:
         (errors.InvalidRequest("", method="GET", path="/v1/x", status=400), 78),
         (errors.SessionNotFound("", session="s"), 78),
         (errors.SessionCheckFailed(""), 78),
+        (errors.BackgroundFailed(""), 78),
         (errors.ClientClosed(""), 70),
         (errors.NotHeld("", key="k"), 70),
     ],
