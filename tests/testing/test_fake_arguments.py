@@ -93,6 +93,30 @@ def test_on_an_event_loop(use: str) -> None:
     assert by_fake == said
 
 
+MADE: list[tuple[Callable[[Any, Any], object], Callable[[Any], object]]] = [
+    (Lock, FakeLock),
+    (lambda client, key: Semaphore(client, key, 1), FakeSemaphore),
+    (LeaderElection, FakeElection),
+    (Once, FakeOnce),
+]
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a\nb", 5])
+@pytest.mark.parametrize(("real", "fake"), MADE)
+def test_a_key(real: Callable[[Any, Any], object], fake: Callable[[Any], object], key: Any) -> None:
+    with Client(NOBODY) as client, pytest.raises(InvalidArgument) as said:
+        real(client, key)
+    with pytest.raises(InvalidArgument) as by_fake:
+        fake(key)
+    assert (type(by_fake.value), str(by_fake.value)) == (type(said.value), str(said.value))
+
+
+@pytest.mark.parametrize("timeout", ["10", -1])
+def test_a_wait_for_the_loss(timeout: Any) -> None:
+    with pytest.raises(InvalidArgument, match="timeout must be a number of seconds, 0 or more, or None"):
+        FakeLock().acquire().lost.wait(timeout)
+
+
 @pytest.mark.parametrize("within", ["10", 0, -1, True])
 def test_a_hold(within: Any) -> None:
     hold = FakeLock().acquire()

@@ -51,6 +51,7 @@ class FakeLossEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is lost, at most ``timeout`` seconds; return whether it is, also when released."""
+        check_call(timeout=timeout)
         self._news.wait_for(lambda: not self._hold.is_held, timeout)
         return self.is_set()
 

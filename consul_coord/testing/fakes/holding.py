@@ -23,6 +23,7 @@ from consul_coord.errors import (
     LockLost,
     NotHeld,
 )
+from consul_coord.http.endpoints._keys import check_parent
 from consul_coord.models import Blocker, HoldState, LeaderInfo, LossReason, ReleaseOutcome, _validate
 from consul_coord.recipes.contend.recipe import check_max_hold
 from consul_coord.threads import Mutex
@@ -208,7 +209,7 @@ class Slots(Generic[H]):
             message = f"limit must be an integer of 1 or more, not {limit!r}"
             raise InvalidArgument(message)
         self.mutex = Mutex()
-        self._key = key
+        self._key = check_parent(key)
         self._limit = limit
         self._changed = changed
         self._holds: list[H] = []
