@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
+from consul_coord.errors import InvalidArgument
 from consul_coord.models._validate import plain
 from consul_coord.observability.measures import MEASURES, Book, labels_for, labels_of
 
@@ -27,8 +28,8 @@ class PrometheusObserver:
 
     ``registry``: None for the library's own. ``group``: gives the group for a key, which becomes the label
     ``group`` of what is about keys; it should know few groups. ``namespace``: what the names begin with. One
-    observer may serve any number of clients; two in one registry need different namespaces (ValueError).
-    Raises InvalidArgument for a ``group`` that is no plain function.
+    observer may serve any number of clients; two in one registry need different namespaces.
+    Raises InvalidArgument for a ``group`` that is no plain function, and for a namespace that is in use.
     """
 
     def __init__(
@@ -43,7 +44,17 @@ class PrometheusObserver:
         self._group = group
         self._book = Book()
         place = REGISTRY if registry is None else registry
-        self._add = {measure: self._adder(measure, place, namespace, tuple(buckets)) for measure in MEASURES}
+        try:
+            adders = {measure: self._adder(measure, place, namespace, tuple(buckets)) for measure in MEASURES}
+        except ValueError as error:
+            if "Duplicated" not in str(error):
+                raise
+            message = (
+                f"the registry has metrics of {namespace!r} already: give one PrometheusObserver to all "
+                "clients, or give this one another registry or namespace"
+            )
+            raise InvalidArgument(message) from error
+        self._add = adders
 
     def on_event(self, event: Event) -> None:
         """Count an event."""

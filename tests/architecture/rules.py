@@ -52,7 +52,7 @@ MAY_IMPORT: Final[Mapping[str, frozenset[str]]] = {
     "cli": _TOP,  # one of its commands runs the simulator
     "testing": _TOP - {"cli"},
     "integrations": frozenset({"(facade)", "extras"}),
-    "observability": frozenset({"events", "models", "extras", "lazy", "_version"}),
+    "observability": frozenset({"errors", "events", "models", "extras", "lazy", "_version"}),
     "__main__": frozenset({"cli"}),
     "(facade)": (_WORLDS | {"lazy"}) - {"http", "recipes", "host", "base_client"},
 }

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consul_coord import events
+from consul_coord import InvalidArgument, events
 from consul_coord.observability import PrometheusObserver
 from consul_coord.observability.measures import MEASURES
 
@@ -56,7 +56,7 @@ def test_keys_are_grouped_as_asked(course: Callable[[Observer], None]) -> None:
 def test_two_observers_of_one_registry_need_names_of_their_own() -> None:
     registry = CollectorRegistry()
     PrometheusObserver(registry=registry)
-    with pytest.raises(ValueError, match="Duplicated"):
+    with pytest.raises(InvalidArgument, match="give one PrometheusObserver to all clients"):
         PrometheusObserver(registry=registry)
     other = PrometheusObserver(registry=registry, namespace="other")
     other.on_event(events.Renewed("s", 1.0))
