@@ -63,17 +63,23 @@ _NEXT_STEP = (
 )
 _OTHER_AUTHORITY = ". Set ca_cert (CONSUL_CACERT) to the authority that signed the agent's certificate"
 _OTHER_NAME = ". Set server_name (CONSUL_TLS_SERVER_NAME) to a name in the agent's certificate"
-_CERTIFICATE_STEPS = {
-    "issuer certificate": _OTHER_AUTHORITY,
-    "self-signed": _OTHER_AUTHORITY,
-    "self signed": _OTHER_AUTHORITY,
-    "mismatch": _OTHER_NAME,
-}
-"""By a part of OpenSSL's words."""
-_NO_CERTIFICATE = re.compile(r"alert (?:bad certificate|certificate required)", re.IGNORECASE)
-_NO_CERTIFICATE_STEP = (
+_NO_CERTIFICATE = (
     ". Set client_cert and client_key (CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY): the agent asks for them"
 )
+_STEPS_BY_WORDS = {
+    CertificateRefused: {
+        "issuer certificate": _OTHER_AUTHORITY,
+        "self-signed": _OTHER_AUTHORITY,
+        "self signed": _OTHER_AUTHORITY,
+        "mismatch": _OTHER_NAME,
+    },
+    BrokenReply: {
+        "alert bad certificate": _NO_CERTIFICATE,
+        "alert certificate required": _NO_CERTIFICATE,
+        "not HTTP/1": ". Does the address name the agent's HTTP port, which is 8500 by default?",
+    },
+}
+"""By a part of OpenSSL's words, or of the transport's."""
 _NO_REPLY_STEP = ". `consul-coord doctor` shows whether the agent hangs, or Consul's servers have no leader"
 _NEEDS_NO_LEADER = "/v1/status/"
 _NO_PATH = "no path to datacenter"
@@ -242,6 +248,7 @@ _BY_STATUS: dict[int, Build] = {
     405: _invalid("this agent has no such call: it is of another version, or no Consul agent"),
     413: _plain(PayloadTooLarge, "send less: the agent takes 512 KiB unless its limits are raised"),
     429: _RATE_LIMITED,
+    501: _plain(ServerError, "what answers does not have this call: is it a Consul agent?"),
     503: _plain(ServerError, "it refuses at present: try again later"),
 }
 _BY_TEXT_OF_400: dict[str, Build] = {
@@ -349,12 +356,11 @@ def next_step(error: BaseException | None) -> str:
 
 def _step(error: BaseException | None) -> str:
     text = str(error)
-    if isinstance(error, CertificateRefused):
-        return next((step for words, step in _CERTIFICATE_STEPS.items() if words in text), "")
+    for kind, steps in _STEPS_BY_WORDS.items():
+        if isinstance(error, kind):
+            return next((step for words, step in steps.items() if words in text), "")
     if type(error) is ConnectFailed:
         return "" if NO_TLS in text else _NEXT_STEP
-    if isinstance(error, BrokenReply):
-        return _NO_CERTIFICATE_STEP if _NO_CERTIFICATE.search(text) else ""
     if not isinstance(error, RequestTimeout) or NO_LEADER in text:
         return ""
     if NO_CONNECTION in text:
