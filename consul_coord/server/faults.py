@@ -73,6 +73,10 @@ class Fault:
             names = ", ".join(each.value for each in Effect)
             raise ValueError(f"effect must be one of {names}, not {self.effect!r}")
         object.__setattr__(self, "effect", effects[self.effect])
+        for name in ("method", "path", "client", "body"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, str):
+                raise ValueError(f"{name} must be a string, or None, not {type(given).__name__}")
         try:
             re.compile(self.path or "")
         except re.error as error:

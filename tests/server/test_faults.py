@@ -230,6 +230,8 @@ def test_control_is_off_by_default() -> None:
         ({"delay": -1}, "delay must be a number of seconds, 0 or more, not -1"),
         ({"delay": math.inf}, "delay must be a number of seconds, 0 or more, not inf"),
         ({"status": 99}, "status must be from 200 to 599, not 99"),
+        ({"body": b"no"}, "body must be a string, or None, not bytes"),
+        ({"path": 5}, "path must be a string, or None, not int"),
     ],
 )
 def test_a_fault_that_can_not_be_is_refused(settings: dict[str, Any], told: str) -> None:
