@@ -199,9 +199,7 @@ class SessionRules:
                         self._tell(process, "all its sessions were renewed, and its outage goes on")
             case events.OutageBegan(silent=silent, remaining=remaining, keys=keys):
                 self._check_held(process, remaining, keys)
-                if process.name in self._outages:
-                    self._tell(process, "its outage has begun twice")
-                self._outages[process.name] = process.clock.now() - silent
+                self._begin_outage(process, silent)
             case events.Lost(session=session, reason=LossReason.EXPIRED):
                 self._check_expired(process, session)
             case events.OutageEnded(seconds=seconds, remaining=remaining, keys=keys):
@@ -209,6 +207,11 @@ class SessionRules:
                 self._end_outage(process, seconds)
             case _:
                 pass
+
+    def _begin_outage(self, process: Process, silent: float) -> None:
+        if process.name in self._outages:
+            self._tell(process, "its outage has begun twice")
+        self._outages[process.name] = process.clock.now() - silent
 
     def _check_expired(self, process: Process, session: str) -> None:
         """Judge that nothing expires of which no renewal has failed before, as was reported."""
