@@ -353,6 +353,7 @@ async def _close_session(io: IO, client: ClientState, kept: KeptSession) -> None
     if kept.ours_to_destroy:
         if client.closing.is_set():
             return  # closing does both, in that order
+        client.sessions.closed.add(kept.id)  # first: nobody takes what is released with it
         for hold in list(client.holds.all()):
             if hold.kept is kept:
                 hold.depth = 1  # however often it was acquired
@@ -363,7 +364,6 @@ async def _close_session(io: IO, client: ClientState, kept: KeptSession) -> None
     if kept.exported:
         await _hand_over(io, client, kept)
         return
-    client.sessions.closed.add(kept.id)
     client.sessions.end(kept, LossReason.CLIENT_CLOSED)
     destroyed = False
     try:

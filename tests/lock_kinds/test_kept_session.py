@@ -139,6 +139,29 @@ def test_closing_waits_for_a_release_under_way_in_another_thread(
         client.keep_session(kept(site), resume=text).close()
 
 
+def test_who_waits_here_for_what_closing_releases_gets_nothing_with_the_session(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    seen = Notes()
+    client = make_client(address=proxy.address, observer=seen)
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    other = Lock(client, f"{site.key}.2", session=session.id).acquire(timeout=5)
+    unlock = f'"check-index","Key":"{other.key}"'.encode()
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=unlock))
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(Lock(client, site.key, session=session.id).acquire, timeout=20)
+        assert eventually(lambda: seen.of(Waiting))
+        closing = threads.submit(session.close)
+        assert late.hit.wait(5)
+        with pytest.raises(SessionNotFound):
+            waiting.result(5)
+        late.let_go()
+        closing.result()
+    assert {hold.state, other.state} == {HoldState.RELEASED}
+    assert Lock(make_client(), site.key).acquire(timeout=5).fence > hold.fence
+
+
 @pytest.mark.parametrize("what", ["session", "client"])
 def test_a_handler_that_closes_amid_a_release_makes_no_loss_of_it(
     site: Site, proxy: FaultProxy, make_client: MakeClient, what: str

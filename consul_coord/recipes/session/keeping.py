@@ -259,7 +259,7 @@ class Sessions:
         self.handed_over = handed_over
         """Ids of sessions that were exported and closed. This client uses one again only if it resumes it."""
         self.closed: set[str] = set()
-        """Ids of sessions that were closed, and may not be destroyed yet: none is used again."""
+        """Ids of sessions that are being closed, until they are destroyed: none is used again."""
         self._short_horizons: set[float] = set()
         self.outages = Outages(host.mutex())
         self._confirming: dict[str, Signal] = {}
@@ -299,10 +299,24 @@ class Sessions:
         """Return a session in care by its id."""
         return self._kept.get(session_id)
 
+    def check_usable(self, session_id: str) -> None:
+        """Raise SessionNotFound for a session that this client has closed, or is closing."""
+        if session_id in self.handed_over:
+            message = (
+                f"session {session_id} was exported and closed: it is left to the client that resumes it. To "
+                "go on with it here, resume it with client.keep_session(spec, resume=text)"
+            )
+        elif session_id in self.closed:
+            message = f"session {session_id} was closed: open a new one with client.keep_session"
+        else:
+            return
+        raise SessionNotFound(message, session=session_id)
+
     def adopt(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""
         kept.due = kept.lease.renew_at()
         self.handed_over.discard(kept.id)
+        self.closed.discard(kept.id)
         self._kept[kept.id] = kept
         self.host.count("sessions")
         self.host.spawn(lambda io: keep(io, self, kept), name=f"keep session {kept.id}")
@@ -518,6 +532,8 @@ class SessionSource:
         """
         while True:
             kept, now = self.current, io.now()
+            if kept is not None:
+                self._sessions.check_usable(kept.id)
             if kept is not None and kept.lease.is_fit(now):
                 return kept
             deadline = min(deadline, now + self._sessions.timeout)
@@ -563,17 +579,9 @@ class SessionSource:
         sessions, spec = self._sessions, self._spec
         if not isinstance(spec, str):
             return await sessions.create(io, spec)
+        sessions.check_usable(spec)
         kept = sessions.get(spec)
         if kept is None:
-            if spec in sessions.handed_over:
-                message = (
-                    f"session {spec} was exported and closed: it is left to the client that resumes it. To "
-                    "go on with it here, resume it with client.keep_session(spec, resume=text)"
-                )
-                raise SessionNotFound(message, session=spec)
-            if spec in sessions.closed:
-                message = f"session {spec} was closed: open a new one with client.keep_session"
-                raise SessionNotFound(message, session=spec)
             found = KeptSession(spec, SessionSpec(), outside=True)
             await renew(io, sessions, found, deadline=io.now() + sessions.timeout)
             kept = sessions.get(spec)  # another source may have taken it up meanwhile
