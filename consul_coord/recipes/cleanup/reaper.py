@@ -97,12 +97,14 @@ class Reaper:
         A try that is under way has its own time: it can't be taken back.
         """
         for entry in self._by(session):
-            self._entries.pop(entry.task, None)  # so that no other try begins
-            if entry.under_way is not None:
-                await io.wait(entry.under_way)
-            elif isinstance(entry.task, GiveBack):
-                await self._do(io, entry, deadline=deadline)
-            self._leave_undone(entry)
+            try:
+                self._entries.pop(entry.task, None)  # so that no other try begins
+                if (under_way := entry.under_way) is not None:
+                    await io.wait(under_way, deadline=io.now() + self._timeout)
+                elif isinstance(entry.task, GiveBack):
+                    await self._do(io, entry, deadline=deadline)
+            finally:
+                self._leave_undone(entry)
 
     def drop(self, session: str) -> None:
         """Leave undone what would be done as a session."""

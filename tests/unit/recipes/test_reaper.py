@@ -477,3 +477,17 @@ def test_what_has_failed_is_tried_once_more_before_its_session_is_let_go() -> No
     assert bench.io.sent_at == [1000.0, 1000.01, 1000.01]
     assert not bench.io.steps
     assert not bench.reaper.tasks
+
+
+def test_a_key_is_let_go_of_also_when_the_hand_over_is_interrupted(bench: Bench) -> None:
+    bench.give_back()
+    follower = bench.next_turn()
+
+    def interrupted(_: Request) -> Response:
+        raise KeyboardInterrupt
+
+    bench.io.expect("GET", CONTENDER, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.io.run(bench.reaper.let_go(bench.io, SESSION, deadline=bench.io.time + 5.0))
+    assert follower.ready.is_set()
+    assert not bench.reaper.tasks
