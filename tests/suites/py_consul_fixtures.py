@@ -18,12 +18,13 @@ import requests
 
 from consul_coord.server import AclConfig, ReferenceServer, ServerConfig, Token
 from consul_coord.testing.agent import RealAgent
+from consul_coord.testing.binary import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SIDE = os.environ["CONSUL_COORD_SIDE"]
-VERSION = "1.8.7"
+VERSION = "1.8.7" if SIDE == "reference" else ".".join(map(str, version_of(Path(SIDE))))
 
 ROOT = "5d2c7b6a-0000-4000-8000-000000000001"
 ACLConsul = namedtuple("ACLConsul", ["instance", "token", "version"])  # noqa: PYI024 - as theirs

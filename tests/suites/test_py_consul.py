@@ -19,6 +19,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from consul_coord.testing.binary import version_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -130,4 +132,6 @@ def test_their_tests_on_the_reference_server(suite: Path) -> None:
 @pytest.mark.timeout(300)
 def test_their_tests_on_a_real_agent(suite: Path, consul_binary: Path) -> None:
     bad, ran = failures(suite, str(consul_binary.resolve()))
-    assert (bad, ran > 100) == ({*OF_1_8}, True), (suite / "out.txt").read_text()[-5_000:]
+    is_1_8 = version_of(consul_binary)[:2] == (1, 8)
+    as_known = bad == set(OF_1_8) if is_1_8 else bad <= set(OF_1_8)  # later versions pass more of them
+    assert (as_known, ran > 100) == (True, True), (suite / "out.txt").read_text()[-5_000:]
