@@ -179,8 +179,9 @@ def _failed(what: str) -> Build:
 
 
 def _missing(refusal: Refusal) -> ConsulCoordError:
+    """Return the error of a 404; only Consul's own words say that a session is gone, not a proxy's page."""
     path = refusal.request.path
-    if not path.startswith(_RENEW):
+    if not path.startswith(_RENEW) or "session id" not in refusal.text.lower():
         advice = (
             "there is no such thing, or no Consul agent at this address, perhaps because of a path like /v1"
         )

@@ -94,6 +94,6 @@ def renewed(**changes: object) -> Response:
 
 def expect_gone(io: FakeIO) -> None:
     """Script what shows that a session is gone: 404 on renew, and again once the leader has caught up."""
-    io.expect("PUT", "/v1/session/renew/", refusal(404, "not found"))
+    io.expect("PUT", "/v1/session/renew/", refusal(404, "Session id 'x' not found"))
     io.expect("GET", "/v1/session/info/", ok([]))
-    io.expect("PUT", "/v1/session/renew/", refusal(404, "not found"))
+    io.expect("PUT", "/v1/session/renew/", refusal(404, "Session id 'x' not found"))

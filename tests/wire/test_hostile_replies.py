@@ -29,7 +29,6 @@ from consul_coord.errors import (
     RateLimited,
     ResponseError,
     ServerError,
-    SessionNotFound,
     TransportError,
     TxnFailed,
 )
@@ -276,8 +275,7 @@ def test_not_found(make: Make, scripted: ScriptedAgent) -> None:
     scripted.always(Reply(404, HTML, PAGE))
     for name, endpoint in ENDPOINTS.items():
         error = refusal(client, endpoint)
-        renews = name == "session.renew"
-        assert type(error) is (DecodeError if endpoint.absent else SessionNotFound if renews else NotFound)
+        assert type(error) is (DecodeError if endpoint.absent else NotFound), name
 
 
 def test_absent(make: Make, scripted: ScriptedAgent) -> None:

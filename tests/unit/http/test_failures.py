@@ -117,6 +117,8 @@ TABLE: list[Row] = [
     (PUT, 403, "Access is restricted", errors.PermissionDenied, "takes writes from elsewhere"),
     (RENEW, 404, f"Session id '{SID}' not found", errors.SessionNotFound, "what it held is lost"),
     (PUT, 404, "", errors.NotFound, "no such thing"),
+    (RENEW, 404, "", errors.NotFound, "no Consul agent"),
+    (RENEW, 404, "<h1>default backend - 404</h1>", errors.NotFound, "no Consul agent"),
     (PUT, 405, "method GET not allowed", errors.InvalidRequest, "no such call"),
     (PUT, 409, "", errors.InvalidRequest, "refused"),
     (
@@ -247,7 +249,7 @@ def test_fields() -> None:
         "Permission denied",
     )
     for call, status, text in (
-        (RENEW, 404, ""),
+        (RENEW, 404, f"Session id '{SID}' not found"),
         (PUT, 500, f'rpc error making call: invalid session "{SID}"'),
     ):
         gone = failure(call, Response(status, {}, text.encode()))

@@ -301,7 +301,7 @@ SAID: dict[str, tuple[Call[Any], Response | Exception]] = {
     "not there": (kv.get("k"), pairs()),
     "no permission": (kv.get("k"), refusal(403, "Permission denied")),
     "a bad request": (kv.get("k"), refusal(400, "Bad request")),
-    "no such session": (session.renew(SESSION), refusal(404, "not found")),
+    "no such session": (session.renew(SESSION), refusal(404, "Session id 'x' not found")),
     "refused by its checks": (kv.txn(*TAKE), txn_failed((0, "failed index check"))),
     "another holder": (kv.put("k", b"", cas=3), ok(value=False)),
 }

@@ -370,7 +370,7 @@ def test_a_404_is_the_end_at_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("read", [ok([session_json()]), ok([]), refusal(403, "Permission denied")])
 def test_a_404_of_a_leader_that_has_not_caught_up_is_not(bench: Bench, read: Response) -> None:
-    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    bench.io.expect("PUT", RENEW, refusal(404, "Session id 'x' not found"))
     bench.io.expect("GET", "/v1/session/info/", read)
     bench.io.expect("PUT", RENEW, renewed())
     bench.end_at(1007.0)
@@ -381,7 +381,7 @@ def test_a_404_of_a_leader_that_has_not_caught_up_is_not(bench: Bench, read: Res
 
 
 def test_a_404_is_no_end_while_no_leader_has_caught_up(bench: Bench) -> None:
-    bench.io.expect("PUT", RENEW, refusal(404, "not found"))
+    bench.io.expect("PUT", RENEW, refusal(404, "Session id 'x' not found"))
     bench.io.expect("GET", "/v1/session/info/", refusal(500, "Not ready to serve consistent reads"))
     bench.io.expect("PUT", RENEW, renewed())
     bench.end_at(1007.0)

@@ -753,9 +753,9 @@ class TestLeaving:
         bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
         bench.io.expect("PUT", "/v1/txn", answer)
         if asks_for_session:
-            bench.io.expect("PUT", "/v1/session/renew", refusal(404, "no"))
+            bench.io.expect("PUT", "/v1/session/renew", refusal(404, "Session id 'x' not found"))
             bench.io.expect("GET", "/v1/session/info", ok([]))
-            bench.io.expect("PUT", "/v1/session/renew", refusal(404, "no"))
+            bench.io.expect("PUT", "/v1/session/renew", refusal(404, "Session id 'x' not found"))
         assert bench.release(hold) is ReleaseOutcome.ALREADY_LOST
         assert hold.loss(bench.io.now()) is loss
 
