@@ -177,15 +177,13 @@ def nothing(response: Response) -> None:
 def absent(response: Response, *, told_by: bytes = b"") -> bool:
     """Return whether a reply says that there is no such thing.
 
-    An agent's 404 has an index, or just the words ``told_by``. Raises ShapeError for any other 404: that of
-    something in between, or of an agent that does not know the path, as with an address that ends in /v1.
+    An agent's 404 has an index, an empty body or just these words. Raises ShapeError for any other 404: that
+    of something in between, which knows nothing about it.
     """
     if response.status != _ABSENT:
         return False
-    if _INDEX not in response.headers and (not told_by or response.body != told_by):
-        raise _json.ShapeError(
-            "it is not an agent's word on a key: the address may have a wrong path, such as /v1"
-        )
+    if response.body not in {b"", told_by} and _INDEX not in response.headers:
+        raise _json.ShapeError("this 404 is not an agent's")
     return True
 
 

@@ -140,13 +140,6 @@ def test_absent_prefix_is_empty(call: Call[Result[Any]]) -> None:
     assert call.decode(Response(404, {"x-consul-index": "5"})) == Result((), 5)
 
 
-@pytest.mark.parametrize("call", [kv.get("k"), kv.get_raw("k"), kv.list_pairs("p/"), kv.keys("p/")])
-def test_a_404_without_an_index_knows_nothing_of_keys(call: Call[Result[Any]]) -> None:
-    """An agent answers so, with an empty body, to a path that it does not have: /v1/v1/kv/k."""
-    with pytest.raises(DecodeError, match="the address may have a wrong path"):
-        call.decode(Response(404, {}))
-
-
 @pytest.mark.parametrize("garbage", ["", "-1", "1.5", "٣", "abc", "18446744073709551616", "9" * 5000, " 7"])
 def test_garbage_in_headers_says_nothing(garbage: str) -> None:
     names: tuple[str, ...] = ("x-consul-index", "x-consul-lastcontact", "x-consul-knownleader")

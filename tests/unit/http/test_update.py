@@ -19,7 +19,7 @@ from consul_coord.errors import (
 from consul_coord.http.update import update
 from consul_coord.models import LOCK_FLAGS
 from tests.support.fake_io import FakeIO
-from tests.support.replies import entry, lost, ok, pairs, refusal, txn_done, txn_failed, unreachable
+from tests.support.replies import entry, lost, ok, refusal, txn_done, txn_failed, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ def test_the_write_names_the_index_that_was_read_and_keeps_the_flags(io: FakeIO)
 
 
 def test_an_absent_key_is_created_and_only_if_it_is_still_absent(io: FakeIO) -> None:
-    io.expect("GET", "/v1/kv/k", pairs())
+    io.expect("GET", "/v1/kv/k", refusal(404))
     io.expect("PUT", "/v1/txn", txn_done(entry("k", session=None, index=9)))
     pair = updated(io, lambda value: "new" if value is None else None)
     assert pair is not None
@@ -75,7 +75,7 @@ def test_an_absent_key_is_created_and_only_if_it_is_still_absent(io: FakeIO) -> 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_nothing_is_written_when_the_function_wants_nothing(io: FakeIO, *, there: bool) -> None:
-    io.expect("GET", "/v1/kv/k", ok([entry("k", session=None, value=b"4")]) if there else pairs())
+    io.expect("GET", "/v1/kv/k", ok([entry("k", session=None, value=b"4")]) if there else refusal(404))
     pair = updated(io, lambda _: None)
     assert (None if pair is None else pair.value) == (b"4" if there else None)
 
