@@ -353,6 +353,9 @@ def _socket_place(scheme: str, path: str, source: str) -> _Place:
     return _Place(scheme, "localhost", _DEFAULT_PORTS[scheme], uds=path)
 
 
+_API = "/v1"
+
+
 def _network_place(scheme: str, rest: str, text: str, source: str) -> _Place:
     authority, slash, path = rest.partition("/")
     if authority.startswith("["):
@@ -368,6 +371,9 @@ def _network_place(scheme: str, rest: str, text: str, source: str) -> _Place:
     if host is None or number is None or not good_tail or mistyped:
         raise _bad_address(text, source)
     prefix = quote(slash + path, safe=_PREFIX_SAFE).rstrip("/")
+    if prefix.endswith(_API):  # an agent answers a wrong path as it answers for a key that is not there
+        message = f"{source} must be without the {_API} at its end, which each request adds: {text!r}"
+        raise ConfigError(message)
     note = "" if colon else f"no port was given; agents listen on {_AGENT_PORTS[scheme]}"
     return _Place(scheme, host, number, prefix, origin=note)
 

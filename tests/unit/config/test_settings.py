@@ -76,6 +76,13 @@ BAD_ADDRESSES = [
 ]
 
 
+@pytest.mark.parametrize("address", ["host:8500/v1", "https://host/consul/v1/"])
+def test_the_path_of_the_api_is_not_part_of_an_address(address: str) -> None:
+    """An agent answers 404 to /v1/v1/kv/k, as for a key that is not there."""
+    with pytest.raises(ConfigError, match="without the /v1"):
+        resolve(address=address)
+
+
 def test_a_missing_port_is_noted_for_messages() -> None:
     note = "no port was given; agents listen on 850"
     assert resolve(address="consul").origin == f"{note}0"
