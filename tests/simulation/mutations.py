@@ -66,6 +66,7 @@ from consul_coord.recipes.rwlock.kind import RwKind
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.kind import Memory
+from consul_coord.recipes.session import handling
 from consul_coord.recipes.session import keeping as session
 from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
@@ -156,6 +157,11 @@ class Mutation:
                 yield
         finally:
             setattr(self.home, self.function, was)
+
+
+def _handing_over(seed: int) -> Plan:
+    """Return a run whose users hand the sessions of their locks over."""
+    return replace(draw_mixed(seed), keys=("jobs/a",), several=False, keeping=True)
 
 
 def _taking_several(seed: int) -> Plan:
@@ -2130,5 +2136,15 @@ MUTATIONS = (
         breaks="once",
         within=100,
         drawn=_with_a_job,
+    ),
+    Mutation(
+        "a session that is handed over is destroyed when it is closed",
+        handling,
+        "export",
+        "kept.exported = True",
+        "kept.exported = False",
+        breaks="released",
+        within=100,
+        drawn=_handing_over,
     ),
 )

@@ -99,6 +99,7 @@ class KeepingUser(LockUser):
         core, text = self.process.core, None if export is None else export.text
         call = self.judge.promises.called(self.process, "opens a session", core.timeout)
         if export is not None:
+            self.judge.sessions.handed_over.discard(export.claim.session)
             self.judge.news.resumes(self.process, export.claim)
         try:
             self._kept = await self.process.call(
@@ -152,6 +153,7 @@ class KeepingUser(LockUser):
         for one in claim.whole:
             one.left = one.exported = True
             self.judge.tell(one, "released")
+        self.judge.sessions.handed_over.add(kept.id)
         export = Export(handling.export(kept), " and ".join(one.of for one in claim.whole), claim)
         if self._keeps.chance(0.5):
             await self._close(io, kept)

@@ -12,7 +12,7 @@ Rules
   renewal, and no longer than that. Its seconds are those since the last contact. The reports name all keys
   that the client holds, and say for how long none of them is lost.
 - A client that closes gives back the keys of its sessions before it destroys them: otherwise the lock-delay
-  would keep others out.
+  would keep others out. A session that was handed over is nobody's to destroy until it is resumed.
 
 All of this is judged where nothing else has held up the process.
 """
@@ -97,6 +97,8 @@ class SessionRules:
         """When each process has tried one thing, since that was answered last."""
         self._queried: dict[str, float] = {}
         """When each process has heard of a blocking query last: the next one lets a renewal go first."""
+        self.handed_over = set[str]()
+        """Sessions that were handed over, and that nobody has begun to resume."""
         self.at_rest = False
         """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
         self._most_failed = MOST_FAILED * (1 + plan.callers + plan.keeping)
@@ -119,8 +121,12 @@ class SessionRules:
             if self._direct and not self._is_held_up(process, since=process.clock.true(kept.tried)):
                 self._check_renewal(process, shape.about, kept, now)
             kept.tried = now
-        elif shape.name == "destroy" and process.core.closing.is_set():
-            self._check_destroyed(process, shape.about)
+        elif shape.name == "destroy":
+            if shape.about in self.handed_over:
+                text = f"{process.name} destroys {short(shape.about)}, which was handed over"
+                self._judge.convict("released", text)
+            if process.core.closing.is_set():
+                self._check_destroyed(process, shape.about)
 
     def _check_renewal(self, process: Process, session: str, kept: Kept, now: float) -> None:
         due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.tried + NEXT_TRY * kept.horizon)
