@@ -336,8 +336,8 @@ async def close_late(io: IO, client: ClientState, *, deadline: float) -> None:
 async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     """Release what a session holds and destroy it, or only stop renewing it when it was exported.
 
-    Released first: the other way round would impose the lock-delay. The background does the rest of an
-    interrupted call.
+    Released first: the other way round would impose the lock-delay. If the call is interrupted, the
+    background does the rest.
     """
     if kept.lease.ended_by is not None:
         return
