@@ -208,7 +208,7 @@ LATER: list[Row] = [
     ),
     (PUT, 500, "Remote DC has no server currently reachable", errors.ServerError, "may have been applied"),
 ]
-"""What 1.14.11 and 1.20.6 word in another way, or say for the first time."""
+"""What later versions say in other words, or for the first time: as 1.20.6 did, or by their source."""
 
 PREFIXES = [
     "",
