@@ -74,7 +74,7 @@ from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch.engine import Watches
 from consul_coord.recipes.watch.follow import Follower
 from consul_coord.recipes.watch.together import Together
-from consul_coord.testing.simulation import workload
+from consul_coord.testing.simulation import calls, workload
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import Pool
 from consul_coord.testing.simulation.promises import Promises
@@ -2146,5 +2146,25 @@ MUTATIONS = (
         breaks="released",
         within=100,
         drawn=_handing_over,
+    ),
+    Mutation(
+        "an update that may try once goes on",
+        calls,
+        "update",
+        "raise _outrun(key, lost, timeout)",
+        "pass",
+        breaks="answers",
+        within=100,
+        drawn=draw_with_callers,
+    ),
+    Mutation(
+        "a client that is looked at does not ask",
+        ClientState,
+        "_keep_asking",
+        "left = QUIET - contact.age",
+        "left = QUIET",
+        breaks="answers",
+        within=100,
+        drawn=draw_with_callers,
     ),
 )

@@ -3,7 +3,8 @@
 Rules
 - A reading shows the state of a moment of its call. A call that reports that something is written, deleted or
   destroyed had that so at a moment. A check-and-set that is refused was one that the state refused.
-- ``update`` is refused as often as others wrote, at most. The meaning of a transaction is in ``txn_rules``.
+- ``update`` is refused as often as others wrote, at most, and once if it may try once. The meaning of a
+  transaction is in ``txn_rules``.
 - How a call repeats what failed, and with which error it ends, is judged by ``diary``, and the rest by
   ``call_rules``.
 - In calm runs a call sends one request, and ``update`` two.
@@ -33,6 +34,7 @@ from consul_coord.recipes.session import handling
 from consul_coord.server.gotext import SECOND
 from consul_coord.testing.simulation.call_rules import COUNTED, session_kept, session_shown, shown
 from consul_coord.testing.simulation.diary import Diary
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import Holder
 from consul_coord.testing.simulation.txn_rules import is_result
 
@@ -54,6 +56,11 @@ TIMEOUTS = (0.7, 2.0, 6.0, 9.5)
 UPDATES = 0.2
 CLEANS_UP = 0.05
 """So often a user updates a key, and destroys all of its sessions."""
+IDLE_SHARE = 0.2
+"""The part of the processes with users of plain calls that are only looked at while anything goes wrong."""
+RACES = 0.3
+UPDATES_IN_RACES = 0.8
+"""The part of the runs in which all update that key, and how often."""
 NOWHERE = "dc9"
 """The name of no datacenter."""
 MARK = "tool"
@@ -94,12 +101,19 @@ class Prober(Holder):
             await io.sleep(0.5)
 
 
+def is_idle(process: Process) -> bool:
+    """Return whether nothing is done with a client, except that it is looked at."""
+    return Dice(process.seed, f"{process.name} is idle").chance(IDLE_SHARE)
+
+
 class CallUser(Holder):
     """A user who reads and writes keys, and has sessions of its own."""
 
     def __init__(self, process: Process, actor: str, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, actor, healed=healed)
         self._rules = self.judge.plain
+        in_race = Dice(process.seed, "all update").chance(RACES)
+        self._updates = UPDATES_IN_RACES if in_race else UPDATES
         self._number = 0
         self._sessions: list[str] = []
         self._name = f"{MARK} {process.name} {actor}"
@@ -115,15 +129,17 @@ class CallUser(Holder):
 
     async def run(self, io: SimIO) -> None:
         """Do this and that until the world is healed."""
+        idle = is_idle(self.process)
         while not self.healed():
-            await self._do_something(io)
+            if not idle:
+                await self._do_something(io)
             await io.sleep(self.rng.choice((0.0, self.rng.uniform(0.0, 0.3), self.rng.uniform(0.0, 1.2))))
 
     async def _do_something(self, io: SimIO) -> None:
         dice = self.rng.random()
-        if dice < UPDATES:
+        if dice < self._updates:
             await self._update(io)
-        elif dice < UPDATES + CLEANS_UP:
+        elif dice < self._updates + CLEANS_UP:
             await self._clean_up(io, self._name, timeout=self.rng.choice(TIMEOUTS))
         else:
             await self._do(io, self.rng.choice(self._acts)(), timeout=self.rng.choice(TIMEOUTS))
@@ -208,6 +224,8 @@ class CallUser(Holder):
         if moments is not None and diary.refusals > changes_of(COUNTED, moments) + bool(self._rules.behind):
             text = f"{self.process.name} updates {COUNTED}, and is refused {diary.refusals} times"
             self._rules.convict(f"{text}, more often than others wrote it")
+        if not timeout and len(made) > 1:
+            self._rules.convict(f"{self.process.name} updates {COUNTED} once, and tries again")
         if error is None:
             fits = moments is None or any(_is_written(found, moment) for moment in moments)
             if not fits or found.value != made[-1]:

@@ -20,7 +20,7 @@ from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.cleanup.tasks import SWEEPS, StraySession, Sweep
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.testing.simulation.call_rules import COUNTED, COUNTED_FLAGS
-from consul_coord.testing.simulation.calls import KEYS, TREES, CallUser, Prober
+from consul_coord.testing.simulation.calls import KEYS, TREES, CallUser, Prober, is_idle
 from consul_coord.testing.simulation.candidates import REST, CandidateUser
 from consul_coord.testing.simulation.chaos import Chaos
 from consul_coord.testing.simulation.cluster import Cluster
@@ -215,7 +215,7 @@ class World:
         self._run_users(process, callers)
         if plan.callers:
             self._run_users(process, [Prober(process, "prober", healed=self._is_healed)])
-        watched = WATCHED if plan.callers else ()
+        watched = WATCHED if plan.callers and not is_idle(process) else ()
         crowd: tuple[tuple[str, StateKind], ...] = tuple((key, "key") for key in plan.crowd_keys)
         for of, kind in (*watched, *crowd):
             self._run_users(process, [StateWatcher(process, of, kind=kind, healed=self._is_healed)])
@@ -236,6 +236,12 @@ class World:
         for user in self._users:
             if user.asks_about and user.process.able and not user.process.core.closing.is_set():
                 self.start(user.process, user.ask_around, "asks around")
+
+    def have_used(self) -> None:
+        """Have users use what they hold at once, beside what they do."""
+        for user in self._users:
+            if user.process.able and not user.process.core.closing.is_set():
+                self.start(user.process, user.use_at_once, "uses its hold at once")
 
     def _is_healed(self) -> bool:
         return self._healed
