@@ -159,6 +159,11 @@ class Mutation:
             setattr(self.home, self.function, was)
 
 
+def _beside_an_old_leader(seed: int) -> Plan:
+    """Return a run in which operators act while an old leader answers."""
+    return replace(draw_hiccups(seed), chaos={"old leader": 1.5, "release key": 3.0})
+
+
 def _handing_over(seed: int) -> Plan:
     """Return a run whose users hand the sessions of their locks over."""
     return replace(draw_mixed(seed), keys=("jobs/a",), several=False, keeping=True)
@@ -2166,5 +2171,15 @@ MUTATIONS = (
         breaks="answers",
         within=100,
         drawn=draw_with_callers,
+    ),
+    Mutation(
+        "verify asks whoever takes itself for the leader",
+        asking,
+        "verify",
+        "options=CONSISTENT",
+        "options=None",
+        breaks="answers",
+        within=200,
+        drawn=_beside_an_old_leader,
     ),
 )

@@ -17,6 +17,7 @@ from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.once.record import key_of
 from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.server.acl import Rule
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.network import FADED
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN, UNANSWERED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consul_coord.server.records import Entry, SessionRecord
-    from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.world import World
@@ -42,6 +42,20 @@ _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
 OLD_FOR = 2.5
 """Seconds for which a leader that has lost its followers takes itself for the leader, at most."""
+ACTS_BESIDE = (
+    "destroy session",
+    "deregister node",
+    "release key",
+    "delete key",
+    "delete contender",
+    "overwrite",
+    "delete record",
+    "release contender",
+    "remove member",
+)
+"""The acts of operators of which an old leader does not know, where there are any of their kind."""
+NEW = 0.1
+"""Seconds for which a hold is new: it is not watched yet."""
 MOST_FIT = 2
 """With fewer agents that serve, none is lost."""
 MOST_PROCESSES = 8
@@ -108,6 +122,8 @@ class Chaos:
         """Do what a kind does."""
         self._kind = name
         self._kinds[name]()
+        if name in ACTS_BESIDE:
+            self._world.have_used()
 
     def end(self) -> None:
         """Start nothing any more; what is going on, the world heals."""
@@ -227,8 +243,27 @@ class Chaos:
         cluster = self._world.cluster
         if not cluster.down and cluster.state.leader:
             cluster.be_followed()
-            self._note("an old leader", seconds=self._later(0.3, OLD_FOR, cluster.be_alone))
+            seconds = self._later(0.3, OLD_FOR, cluster.be_alone)
+            self._note("an old leader", seconds=seconds)
             self._world.have_asked()
+            rng = Dice(self._world.plan.seed, f"beside an old leader at {self._world.scheduler.now}")
+            acts = [name for name in ACTS_BESIDE if name in self._world.plan.chaos]
+            if acts:
+                act = partial(Chaos(self._world, rng).strike, rng.choice(acts))
+                self._act_beside(act, latest=self._world.scheduler.now + seconds * rng.random())
+
+    def _act_beside(self, act: Callable[[], object], *, latest: float) -> None:
+        """Act when somebody has just got something, which nobody watches yet."""
+        if not self._over:
+            if self._world.scheduler.now >= latest or self._is_a_hold_new():
+                act()
+            else:
+                self._world.scheduler.after(NEW / 4, partial(self._act_beside, act, latest=latest))
+
+    def _is_a_hold_new(self) -> bool:
+        able = [process for process in self._world.processes if process.able]
+        ages = (one.clock.now() - hold.granted_at for one in able for hold in one.core.holds.all())
+        return any(age < NEW for age in ages)
 
     def _lose_agent(self, harm: Callable[[SimAgent], object]) -> None:
         """Do without one agent; the next one not before every client has settled at another."""

@@ -70,6 +70,9 @@ FORGOTTEN_WITHIN = 15.0
 """Seconds after which nobody in the client refers to a dropped hold any more."""
 RELEASES_TWICE = 0.1
 """So often a curious user is not the only one to release its hold."""
+USES_AT_ONCE = 0.7
+AT_ONCE = 0.004
+"""So often a user uses its hold within so many seconds after an operator has changed something."""
 ASKS_TO_WAIT = 0.3
 """So often a curious user waits for the loss of its hold."""
 ASKS_WITHIN = 1.5
@@ -96,6 +99,11 @@ class Holder:
         """For how many seconds the present hold may last, as its acquire was asked for."""
         self._beats = False
         """Whether the present hold ends unless a beat comes in time."""
+        self._in_hand: tuple[Grant, Claim] | None = None
+        """What it is at work with."""
+        self._others = 0
+        """How many tasks use a hold of its, beside itself."""
+        self._haste = Dice(process.seed, f"{process.name} {actor} is quick")
         self._writes = 0
         """The fence of the hold whose value it was writing last, if that was cut short."""
 
@@ -106,14 +114,27 @@ class Holder:
 
     async def work(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Use a hold for a while, or until it is over."""
-        until = io.now() + self._duration(hold)
+        until, self._in_hand = io.now() + self._duration(hold), (hold, claim)
         try:
             while io.now() < until and not hold.over.is_set() and not self.healed():
                 longest = min(until - io.now() + 0.1, LONGEST_STEP)
                 await self._be_idle(io, hold, min(until, io.now() + self.rng.uniform(0.0, longest)))
                 await self._use(io, hold, claim)
         finally:
+            self._in_hand = None
             self.judge.write(claim)
+
+    async def use_at_once(self, io: SimIO) -> None:
+        """Use what it is at work with, perhaps, before its client has heard of an operator's act."""
+        if self._in_hand is None or not self._haste.chance(USES_AT_ONCE):
+            return
+        hold, claim = self._in_hand
+        self._others += 1
+        try:
+            await io.sleep(self._haste.uniform(0.0, AT_ONCE))
+            await (self._verify if self._haste.chance(0.5) else self._guarded)(io, hold, claim)
+        finally:
+            self._others -= 1
 
     async def _be_idle(self, io: SimIO, hold: Grant, until: float) -> None:
         """Wait for something to happen to a hold."""
@@ -218,15 +239,7 @@ class Holder:
                     self.judge.answers.succeeded(claim, "write", was_over=was_over)
                     self.judge.answers.wrote(claim, hold.key, value, since=began)
             case 2:
-                began = self.judge.now
-                verify = partial(hold_ops.verify, sessions=core.sessions, hold=hold)
-                what = f"verifies {hold.key}"
-                most = 1 + len(claim.whole)
-                if (
-                    await self.call(io, verify, what=what, within=core.timeout, claim=claim, most=most)
-                    is True
-                ):
-                    self.judge.verified(claim, since=began)
+                await self._verify(io, hold, claim)
             case 3:
                 seconds = hold.lease.longest * self.rng.random() ** 0.3  # mostly more than is left
                 if seconds < hold.limited_until - io.now():
@@ -275,6 +288,13 @@ class Holder:
     async def ensure(self, io: IO, hold: Grant, seconds: float) -> None:
         """Make sure of some of the lease."""
         await hold_ops.ensure(io, self.process.core.sessions, hold, seconds=seconds)
+
+    async def _verify(self, io: SimIO, hold: Grant, claim: Claim) -> None:
+        core, began = self.process.core, self.judge.now
+        verify = partial(hold_ops.verify, sessions=core.sessions, hold=hold)
+        what, most = f"verifies {hold.key}", 1 + len(claim.whole)
+        if await self.call(io, verify, what=what, within=core.timeout, claim=claim, most=most) is True:
+            self.judge.verified(claim, since=began)
 
     async def _guarded(self, io: SimIO, hold: Grant, claim: Claim | None) -> None:
         write = TxnOp.set(GUARDED + hold.key, str(hold.fence))
@@ -361,7 +381,7 @@ class User(Holder, ABC):
                 self._forgot_at = io.now()
                 # What looks after it may still wait for an answer that has got lost.
                 is_answered = self.judge.now > self.judge.promises.contact(self.process.name).answered_from
-                if dropped() is not None and is_answered:
+                if dropped() is not None and is_answered and not self._others:
                     self.judge.convict("nothing left", f"{self.process.name} keeps a hold that was dropped")
             await io.sleep(self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0))))
 

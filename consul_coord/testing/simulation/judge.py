@@ -514,7 +514,7 @@ class Judge:
     def verified(self, claim: Claim, *, since: float) -> None:
         """Judge a report that the server has a hold, to a user that asked at ``since``."""
         for one in claim.whole:
-            if one.gone_since is not None and one.gone_since < since and self.rules[one.of].counts(one):
+            if one.gone_since is not None and one.gone_since < since:
                 self.convict("answers", f"{one} was verified, and was gone before that was asked")
 
     def stuck(self, claim: Claim, *, lock_delay: float) -> None:

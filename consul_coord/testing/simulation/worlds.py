@@ -410,9 +410,11 @@ def draw_hiccups(seed: int) -> Plan:
     """Return a run with several recipes, in which each request fails once, and operators act at most."""
     rng = Dice(seed, "hiccups")
     broken = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
-    acts = {"release key": 3.0, "delete key": 5.0} if Dice(seed, "operators").chance(0.5) else {}
+    plan = _several_recipes(seed, rng)
+    slots = {"delete contender": 3.0, "delete record": 8.0} if plan.pools else {}
+    acts = {"release key": 3.0, "delete key": 5.0, **slots} if Dice(seed, "operators").chance(0.5) else {}
     return replace(
-        _several_recipes(seed, rng),
+        plan,
         curious=True,
         fates=dict.fromkeys(rng.sample(broken, 2), 0.0),
         hot=frozenset(SHAPES),
