@@ -169,6 +169,12 @@ def _handing_over(seed: int) -> Plan:
     return replace(draw_mixed(seed), keys=("jobs/a",), several=False, keeping=True)
 
 
+def _overwritten(seed: int) -> Plan:
+    """Return a run in which operators write to keys that are held together."""
+    keys = ("jobs/a", "jobs/b")
+    return replace(draw_mixed(seed), keys=keys, several=True, fates={}, chaos={"overwrite": 2.0})
+
+
 def _taking_several(seed: int) -> Plan:
     """Return a plan in which some take several slots at once, if it has a semaphore."""
     return replace(draw_mixed(seed), permits=True)
@@ -2181,5 +2187,15 @@ MUTATIONS = (
         breaks="answers",
         within=200,
         drawn=_beside_an_old_leader,
+    ),
+    Mutation(
+        "the guard of several keys checks their session alone",
+        MultiLockKind,
+        "guard",
+        "TxnOp.check_index(other.key, other.index),",
+        "",
+        breaks="guard",
+        within=100,
+        drawn=_overwritten,
     ),
 )

@@ -408,6 +408,7 @@ class Chaos:
     def _overwrite(self) -> None:
         if (key := self._key()) and key not in self._world.plan.ids:
             self._note(f"operator writes {key}")
+            self._world.judge.rules[key].overwritten()
             self._world.cluster.overwrite(key, self._rng.randbytes(2).hex().encode())
 
     def _delete_contender(self) -> None:

@@ -34,6 +34,7 @@ class Claim:
         "limits",
         "of",
         "others",
+        "overwritten",
         "process",
         "promised_until",
         "reference",
@@ -76,6 +77,8 @@ class Claim:
         """Whether the server still has it, as of the last write."""
         self.others: tuple[Claim, ...] = ()
         """The other claims of the same hold: the other keys of a lock of several, or the other slots."""
+        self.overwritten = False
+        """Whether an operator has written to its key since."""
         self.gone_since: float | None = None
         """When the server was first seen not to have it any more."""
         self.was_gone = False

@@ -340,6 +340,13 @@ class Judge:
         if not rules.has_now(shape.session, fence):
             text = f"a write to {name} by {short(shape.session)} under fence {fence} succeeded, which is over"
             self.convict("guard", text)
+        claim = rules.claim(fence)
+        # The hold's own key it writes itself, and the others never.
+        for one in claim.others if claim is not None else ():
+            if one.overwritten or not self.rules[one.of].has_now(one.session, one.fence):
+                self.convict(
+                    "guard", f"a write under the guard of {claim} succeeded, and {one.of} has changed"
+                )
 
     # -- operators
 

@@ -169,6 +169,11 @@ class Rules(ABC):
             if session in {"", claim.session}:
                 self._end_by_force(claim)
 
+    def overwritten(self) -> None:
+        """Take note that an operator writes what is held: a guard of before matches no more."""
+        for claim in self.claims:
+            claim.overwritten = True
+
     def _end_by_force(self, claim: Claim) -> None:
         self.judge.record("agent", "ended", key=self.name, session=claim.session, detail="forced")
 

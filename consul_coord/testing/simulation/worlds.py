@@ -115,6 +115,8 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, **_large(Dice(seed, "in a crowd"), plan))
     if plan.keys and not plan.calm and Dice(seed, "keeping").chance(KEEPING_SHARE):
         plan = replace(plan, keeping=True)
+    if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
+        plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
     return plan
 
 
@@ -600,6 +602,8 @@ PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
 KEEPING_SHARE = 0.15
 """The part of the runs with locks in which users keep sessions of their own."""
+OVERWRITTEN_SHARE = 0.5
+"""The part of the runs with locks of several keys and any faults in which operators write to these."""
 SEVERAL_SHARE = 0.15
 """The part of the runs with locks in which some take several at once."""
 RECIPES = (
