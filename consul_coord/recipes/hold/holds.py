@@ -363,9 +363,9 @@ async def give_back(io: IO, holds: Holds, hold: Grant, *, budget: float) -> Rele
         # Also after a KeyboardInterrupt: the hold ends one way or the other.
         if ending.outcome is ReleaseOutcome.UNKNOWN:
             hold.kind.abandon(hold)
-        first = hold.finish_release(ending.outcome, ending.loss)
-        # To the user of what closing gives back it was lost.
-        outcome = first if hold.released else ending.outcome
+        outcome = hold.finish_release(ending.outcome, ending.loss)
+        if outcome is not ending.outcome and not hold.released:
+            outcome = ending.outcome  # of what closing gives back: to its user it was lost
         holds.forget(hold)
         holds.given_back(hold)
         holds.changed(hold.key)

@@ -532,7 +532,7 @@ class SessionSource:
         """
         while True:
             kept, now = self.current, io.now()
-            if kept is not None:
+            if kept is not None and (self._sessions.closed or self._sessions.handed_over):
                 self._sessions.check_usable(kept.id)
             if kept is not None and kept.lease.is_fit(now):
                 return kept

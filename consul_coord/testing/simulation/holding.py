@@ -100,7 +100,7 @@ class Holder:
         self._beats = False
         """Whether the present hold ends unless a beat comes in time."""
         self._in_hand: tuple[Grant, Claim] | None = None
-        """What it is at work with."""
+        """The present hold, while it works under it."""
         self._others = 0
         """How many tasks use a hold of its, beside itself."""
         self._haste = Dice(process.seed, f"{process.name} {actor} is quick")
