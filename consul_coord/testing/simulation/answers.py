@@ -115,7 +115,8 @@ class Answers:
             if all(self._judge.cluster.lives(one.session) for one in claims):
                 self._judge.convict("cause", f"{claim} was lost, as its session is gone, and it lives")
         elif reason in _LOST_ELSEWHERE:
-            if all(map(self._stood, claims)):
+            # A user may learn of a hold that was over before, and that its session has got again.
+            if all(self._stood(one) and self._has_now(one) for one in claims):
                 self._judge.convict("cause", f"{claim} was lost as {reason}, and the server has it")
         elif reason in OVERDUE:
             until = claim.limits.get(reason, now)
@@ -123,6 +124,9 @@ class Answers:
                 self._judge.convict("cause", f"{claim} was lost as {reason}, {until - now:.3f} s early")
         elif reason is LossReason.CLIENT_CLOSED and not (claim.left or claim.process.core.closing.is_set()):
             self._judge.convict("cause", f"{claim} was lost, as its client is closed, and it is not")
+
+    def _has_now(self, claim: Claim) -> bool:
+        return self._judge.rules[claim.of].has_now(claim.session, claim.fence)
 
     def _stood(self, claim: Claim) -> bool:
         """Return whether a claim has stood on the server from its beginning to now."""

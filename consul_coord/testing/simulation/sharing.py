@@ -503,8 +503,9 @@ class Office:
         failures, failed_at = self._failures.pop(partition, (0, -math.inf))
         pause = process.clock.now() - failed_at
         began = process.clock.true(failed_at) if failures else 0.0
-        if judge.sharing is None or not judge.sharing.is_due_since(began, partition, process.name):
-            failures = 0  # the count may have begun again
+        is_due = judge.sharing is not None and judge.sharing.is_due_since(began, partition, process.name)
+        if not is_due or hold.granted_at < failed_at:
+            failures = 0  # the count may have begun again; what was lost was taken again before that failed
         if failures and pause < FIRST_PAUSE * 2.0 ** (failures - 1):
             text = f"{process.name} takes {partition} {pause:.3f} s after failure {failures} in a row"
             judge.convict("pace", text)
