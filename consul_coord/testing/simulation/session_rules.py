@@ -256,7 +256,9 @@ class SessionRules:
     def _check_again(self, process: Process, session: str, *, said: bool) -> KeptSession | None:
         """Judge whether a renewal has failed before, and return its session if it is in care."""
         kept = process.core.sessions.get(session)
-        if kept is not None and said != (kept in self._failing.get(process.name, {})):
+        # Who resumes it here begins with a renewal, and knows nothing of those before.
+        begins = kept is not None and kept.exported and not said
+        if kept is not None and not begins and said != (kept in self._failing.get(process.name, {})):
             before = "had not failed" if said else "had failed"
             self._tell(process, f"the renewal of {short(session)} {before} before")
         return kept
