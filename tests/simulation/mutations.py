@@ -14,6 +14,7 @@ import sys
 import textwrap
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.http import retry, update
@@ -157,6 +158,11 @@ class Mutation:
                 yield
         finally:
             setattr(self.home, self.function, was)
+
+
+def _sharing(seed: int) -> Plan:
+    """Return a run with partitions, as the worlds mix them."""
+    return next(plan for plan in map(draw, count(40 * seed)) if plan.sharing is not None)
 
 
 def _beside_an_old_leader(seed: int) -> Plan:
@@ -1467,8 +1473,8 @@ MUTATIONS = (
         "owned.ending.set()\n",
         "pass\n",
         breaks="progress",
-        within=200,
-        drawn=draw,
+        within=100,
+        drawn=_sharing,
     ),
     Mutation(
         "a join has no end",
