@@ -175,6 +175,12 @@ def _handing_over(seed: int) -> Plan:
     return replace(draw_mixed(seed), keys=("jobs/a",), several=False, keeping=True)
 
 
+def _closing_in_silence(seed: int) -> Plan:
+    """Return such a run in which links are often cut for long."""
+    plan = _handing_over(seed)
+    return replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
+
+
 def _overwritten(seed: int) -> Plan:
     """Return a run in which operators write to keys that are held together."""
     keys = ("jobs/a", "jobs/b")
@@ -2203,5 +2209,15 @@ MUTATIONS = (
         breaks="guard",
         within=100,
         drawn=_overwritten,
+    ),
+    Mutation(
+        "closing a session waits for its answer for a minute",
+        coordinator,
+        "_close_session",
+        "io.shield(BUDGET) as deadline:\n                with suppress",
+        "io.shield(60.0) as deadline:\n                with suppress",
+        breaks="in time",
+        within=200,
+        drawn=_closing_in_silence,
     ),
 )

@@ -4,6 +4,7 @@ Rules
 - A session that was exported has no user until one resumes it. A user may take one over from another process,
   which has stopped using it by then.
 - A resumed session holds what it held, under the same fence, unless somebody has changed the key meanwhile.
+- To close a session that holds nothing takes no longer than a release.
 - A session that no user resumes expires, and its keys become free as they do after a crash.
 """
 
@@ -136,7 +137,9 @@ class KeepingUser(LockUser):
     async def _close(self, io: SimIO, kept: KeptSession) -> None:
         """Close a session; an exported one goes on without its client."""
         # What it still holds is released first.
-        call = self.judge.promises.called(self.process, "closes its session", 2 * RELEASED_WITHIN)
+        held = [*self.process.core.holds.all(), *self.process.core.holds.releasing()]
+        moves = 1 + any(hold.kept is kept for hold in held)
+        call = self.judge.promises.called(self.process, "closes its session", moves * RELEASED_WITHIN)
         try:
             await self.process.call(
                 io.task, lambda io: close_session(io, self.process.core, kept), closing=True

@@ -115,6 +115,9 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, **_large(Dice(seed, "in a crowd"), plan))
     if plan.keys and not plan.calm and Dice(seed, "keeping").chance(KEEPING_SHARE):
         plan = replace(plan, keeping=True)
+        silent = plan.agents == 1 and not plan.gentle and Dice(seed, "silence").chance(SILENCE_SHARE)
+        if plan.fates and plan.chaos and silent:
+            plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
     if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
     return plan
@@ -602,6 +605,8 @@ PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
 KEEPING_SHARE = 0.15
 """The part of the runs with locks in which users keep sessions of their own."""
+SILENCE_SHARE = 0.5
+"""The part of the runs with such users and faults of all kinds in which links are often cut for long."""
 OVERWRITTEN_SHARE = 0.5
 """The part of the runs with locks of several keys and any faults in which operators write to these."""
 SEVERAL_SHARE = 0.15
