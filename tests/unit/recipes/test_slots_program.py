@@ -1020,3 +1020,10 @@ def test_a_waiter_whose_session_has_ended_begins_anew_at_once(*, behind: bool) -
         bench.acquire()
     assert bench.io.sent_at[-1] == 1001.0
     assert not bench.io.steps
+
+
+def test_an_object_begins_anew_with_the_state_that_a_fork_has_made() -> None:
+    before, after = Bench(), Bench()
+    memory = before.semaphore.with_client(before.core)
+    assert before.semaphore.with_client(before.core) is memory
+    assert before.semaphore.with_client(after.core) is not memory
