@@ -220,8 +220,9 @@ class Promises:
         """Whether nobody is held up by anything, except where that is noted."""
         self._ids = frozenset(plan.ids)
         self._is_crowded = plan.crowd > UNSHARED
-        self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1)
-        self._seen_calmly += SEEN_IN_A_LARGE_GROUP * bool(plan.large) + SEEN_TOGETHER * self._is_crowded
+        more = SEEN_IN_A_LARGE_GROUP * bool(plan.large) + SEEN_TOGETHER * self._is_crowded
+        self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1) + more
+        self._seen_surely = SEEN_WITHIN + NOTICED_WITHIN + more
         # Each watch without a query reads once a second, and all begin at once. Some keys are gone.
         self._more = 6 * plan.crowd
         """Requests more that a process may send."""
@@ -455,8 +456,7 @@ class Promises:
             contact = self.contact(process.name)
             began = max(sighting.right_at, contact.troubled_until, process.awake_since)
             calm = self._undisturbed and not contact.failures
-            unsure = SEEN_WITHIN + NOTICED_WITHIN + contact.patience() + SEEN_TOGETHER * self._is_crowded
-            within = self._seen_calmly if calm else unsure
+            within = self._seen_calmly if calm else self._seen_surely + contact.patience()
             if process.able and judge.now > began + within * judge.stretch:
                 seconds = judge.now - sighting.right_at
                 text = f"{process.name}'s {sighting.what} is wrong for {seconds:.2f} s: {sighting.told}"
