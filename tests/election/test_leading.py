@@ -180,7 +180,7 @@ def test_stopping_while_waiting_leaves_nothing_and_ends_who_waits(
     waiting.stop()
     thread.join(PATIENCE)
     assert len(ended) == 1
-    assert client.kv.keys(key + "/").value == (term_key(key),), "the leader's note alone"
+    until(lambda: client.kv.keys(key + "/").value == (term_key(key),), "the leader's note alone is left")
 
 
 def test_waiting_in_vain_says_so(stand: Stand) -> None:

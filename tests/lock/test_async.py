@@ -124,8 +124,8 @@ async def test_timeouts_and_blockers(site: Site, make_client: MakeClient) -> Non
         lock, other = AsyncLock(one, site.key), AsyncLock(two, site.key)
         async with lock as hold:
             assert await other.try_acquire() is None
-            with lasting(least=0.2, most=0.7), pytest.raises(AcquireTimeout) as told:
-                await other.acquire(timeout=0.2)
+            with lasting(least=1.0, most=1.5), pytest.raises(AcquireTimeout) as told:
+                await other.acquire(timeout=1.0)
             assert (told.value.blocker.kind, told.value.blocker.session) == ("held", hold.session)
             with pytest.raises(AlreadyHeld):
                 await lock.acquire()
