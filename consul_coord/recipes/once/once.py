@@ -87,7 +87,7 @@ class Turn(Value):
     handle: Handle
     slot: str
     by: str
-    done: Once[Record] = field(default_factory=Once)
+    done: Once[Record] = field(default_factory=Once[Record])
     """The record of its success, once that is written."""
 
 
