@@ -101,7 +101,8 @@ class SessionRules:
         """Sessions that were handed over, and that nobody has begun to resume."""
         self.at_rest = False
         """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
-        self._most_failed = MOST_FAILED * (1 + plan.callers + plan.keeping)
+        # A semaphore has sessions of its own to make.
+        self._most_failed = MOST_FAILED * (1 + plan.callers + plan.keeping + bool(plan.pools))
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
 
