@@ -179,9 +179,8 @@ def _failed(what: str) -> Build:
 
 
 def _missing(refusal: Refusal) -> ConsulCoordError:
-    """Return the error of a 404; only Consul's own words say that a session is gone, not a proxy's page."""
     path = refusal.request.path
-    if not path.startswith(_RENEW) or "session id" not in refusal.text.lower():
+    if not path.startswith(_RENEW):
         advice = (
             "there is no such thing, or no Consul agent at this address, perhaps because of a path like /v1"
         )
@@ -368,6 +367,11 @@ def _step(error: BaseException | None) -> str:
         return _NEXT_STEP
     is_about_servers = not error.path.startswith(_NEEDS_NO_LEADER)
     return _NO_REPLY_STEP if is_about_servers and (NO_REPLY in text or NOT_ANSWERED in text) else ""
+
+
+def is_consuls(error: SessionNotFound) -> bool:
+    """Return whether these are Consul's own words, and not the page of something before the agent."""
+    return "session id" in error.body.lower()
 
 
 def raise_if_denied(key: str, error: TxnFailed) -> None:

@@ -52,7 +52,7 @@ class World(NamedTuple):
 WORLDS = {
     "calm": World(
         draw_calm,
-        (7, 13),
+        (1, 7),
         300,
         ("chaos: deregister node", "lost: key_deleted", "handed over", "job done", "partition acquired"),
     ),

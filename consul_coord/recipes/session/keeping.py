@@ -43,6 +43,7 @@ from consul_coord.errors import (
     ClientClosed,
     ConsulCoordError,
     NodeNotRegistered,
+    NotFound,
     PermissionDenied,
     RequestTimeout,
     SessionNotFound,
@@ -59,7 +60,7 @@ from consul_coord.events import (
 )
 from consul_coord.http.backoff import delay
 from consul_coord.http.endpoints import session as endpoint
-from consul_coord.http.failures import NOT_ANSWERED, again, bare, outcome_unknown
+from consul_coord.http.failures import NOT_ANSWERED, again, bare, is_consuls, outcome_unknown
 from consul_coord.http.retry import send_once
 from consul_coord.io import Once, Signal
 from consul_coord.models import LossReason, SessionSpec
@@ -634,8 +635,16 @@ async def _renew_surely(io: IO, kept: KeptSession, deadline: float) -> tuple[flo
     try:
         return await _renew_once(io, kept, deadline)
     except SessionNotFound:
-        await _wait_for_readiness(io, kept, deadline)
+        lives = await _lives(io, kept, deadline)
+    try:
         return await _renew_once(io, kept, deadline)
+    except SessionNotFound as error:
+        if not lives or is_consuls(error):
+            raise
+        message = f"{error.method} {error.path}: 404 of something before the agent: the session is there"
+        raise NotFound(
+            message, method=error.method, path=error.path, status=error.status, body=error.body
+        ) from None
 
 
 async def _renew_once(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:
@@ -645,11 +654,15 @@ async def _renew_once(io: IO, kept: KeptSession, deadline: float) -> tuple[float
     return sent_at, await send_once(io, call, deadline=deadline)
 
 
-async def _wait_for_readiness(io: IO, kept: KeptSession, deadline: float) -> None:
-    """Return when the leader has applied all that was ever agreed on; only such a leader answers this."""
-    # Permission is not the question here: a refusal is an answer as well.
+async def _lives(io: IO, kept: KeptSession, deadline: float) -> bool:
+    """Return whether the session is there, once the leader has applied all that was ever agreed on.
+
+    Only such a leader answers this. Permission is not the question: a refusal is an answer as well.
+    """
     with suppress(PermissionDenied):
-        await send_once(io, endpoint.info(kept.id, options=CONSISTENT), deadline=deadline)
+        found = await send_once(io, endpoint.info(kept.id, options=CONSISTENT), deadline=deadline)
+        return found.value is not None
+    return False
 
 
 def _horizon(kept: KeptSession, session: Session) -> float | None:

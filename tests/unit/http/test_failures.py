@@ -117,8 +117,7 @@ TABLE: list[Row] = [
     (PUT, 403, "Access is restricted", errors.PermissionDenied, "takes writes from elsewhere"),
     (RENEW, 404, f"Session id '{SID}' not found", errors.SessionNotFound, "what it held is lost"),
     (PUT, 404, "", errors.NotFound, "no such thing"),
-    (RENEW, 404, "", errors.NotFound, "no Consul agent"),
-    (RENEW, 404, "<h1>default backend - 404</h1>", errors.NotFound, "no Consul agent"),
+    (RENEW, 404, "", errors.SessionNotFound, "what it held is lost"),
     (PUT, 405, "method GET not allowed", errors.InvalidRequest, "no such call"),
     (PUT, 409, "", errors.InvalidRequest, "refused"),
     (
