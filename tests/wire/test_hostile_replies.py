@@ -29,6 +29,7 @@ from consul_coord.errors import (
     RateLimited,
     ResponseError,
     ServerError,
+    SessionNotFound,
     TransportError,
     TxnFailed,
 )
@@ -275,7 +276,8 @@ def test_not_found(make: Make, scripted: ScriptedAgent) -> None:
     scripted.always(Reply(404, HTML, PAGE))
     for name, endpoint in ENDPOINTS.items():
         error = refusal(client, endpoint)
-        assert type(error) is (DecodeError if endpoint.absent else NotFound), name
+        renews = name == "session.renew"
+        assert type(error) is (DecodeError if endpoint.absent else SessionNotFound if renews else NotFound)
 
 
 def test_absent(make: Make, scripted: ScriptedAgent) -> None:
