@@ -40,6 +40,8 @@ TOKEN_FILE_LIMIT = 64 * 1024
 TOKEN_FILE_INTERVAL = 1.0
 """How often a token file is looked at, at most: seconds."""
 
+_API = "/v1"
+"""The path that each request adds to the address."""
 _ADDRESS_FORMS = (
     "host:port, http://host:port, https://host:port or unix:///path (a port is 1 to 65535, and an IPv6 "
     "address has brackets)"
@@ -351,9 +353,6 @@ def _socket_place(scheme: str, path: str, source: str) -> _Place:
     if not path.startswith("/"):
         raise ConfigError(f"{source}: a unix socket is named by an absolute path, unix:///path")
     return _Place(scheme, "localhost", _DEFAULT_PORTS[scheme], uds=path)
-
-
-_API = "/v1"
 
 
 def _network_place(scheme: str, rest: str, text: str, source: str) -> _Place:

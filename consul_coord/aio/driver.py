@@ -170,7 +170,7 @@ class _BackgroundIO(AsyncIO):
     __slots__ = ()
 
     async def send(self, request: Request, *, deadline: float) -> Response:
-        """Exchange one request for a reply. Whatever goes wrong is an error of this package."""
+        """Exchange one request for a reply. Raises errors of this package only."""
         try:
             return await super().send(request, deadline=deadline)
         except ConsulCoordError:

@@ -1,4 +1,4 @@
-"""What a user's HTTP client raises in the background ends nothing there: it is a failure like any other."""
+"""An error of a user's HTTP client in the background is a failure like any other, and ends no program."""
 
 from __future__ import annotations
 

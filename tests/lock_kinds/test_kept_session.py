@@ -395,7 +395,7 @@ def test_a_client_that_has_handed_a_session_over_does_not_tidy_up_behind_the_nex
 def test_a_client_that_has_handed_a_session_over_in_trouble_does_nothing_afterwards(
     site: Site, proxy: FaultProxy, make_client: MakeClient, amid: str
 ) -> None:
-    """What could not be cleaned up before is left to the next client, which may have the key by then."""
+    """A clean-up that has failed before is left undone: the next client may have the key by then."""
     client = make_client(address=proxy.address)
     session = client.keep_session(kept(site))
     lock = Lock(client, site.key, session=session.id)

@@ -187,6 +187,12 @@ def test_portions_that_were_measured_apart_are_one() -> None:
     }
 
 
+def printed_by(program: str) -> str:
+    """Return the output of a program of its own."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=catalogue.ROOT, capture_output=True, text=True, check=True).stdout
+
+
 LEAVES_ONE_BEHIND = """
 import subprocess, sys
 from proof.mutants.nursery import NO_FILE, Answer, Task, adopt_orphans, judged
@@ -205,15 +211,8 @@ print(judged(Task(NO_FILE, "f", "", "", [], 1.0), start, limit=60.0).by)
     sys.platform != "linux", reason="only Linux hands orphans to another than the first process"
 )
 def test_no_process_of_a_mutant_outlives_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVES_ONE_BEHIND],
-        cwd=catalogue.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     with pytest.raises(ProcessLookupError):
-        os.kill(int(done.stdout), 0)
+        os.kill(int(printed_by(LEAVES_ONE_BEHIND)), 0)
 
 
 TAKES_TOO_MUCH = """
@@ -234,14 +233,7 @@ print(judged(Task(NO_FILE, "f", "", "", [], 1.0), fill, limit=60.0).by)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory in another way")
 def test_a_mutant_that_takes_all_memory_ends_its_fork_only() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TAKES_TOO_MUCH],
-        cwd=catalogue.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "no memory"
+    assert printed_by(TAKES_TOO_MUCH).strip() == "no memory"
 
 
 MODULE = """

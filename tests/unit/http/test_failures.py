@@ -207,7 +207,7 @@ LATER: list[Row] = [
     ),
     (PUT, 500, "Remote DC has no server currently reachable", errors.ServerError, "may have been applied"),
 ]
-"""What later versions say in other words, or for the first time: as 1.20.6 did, or by their source."""
+"""The texts of later versions that differ, or are new: those of 1.20.6, or of their source."""
 
 PREFIXES = [
     "",

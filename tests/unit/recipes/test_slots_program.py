@@ -1022,7 +1022,7 @@ def test_a_waiter_whose_session_has_ended_begins_anew_at_once(*, behind: bool) -
     assert not bench.io.steps
 
 
-def test_an_object_begins_anew_with_the_state_that_a_fork_has_made() -> None:
+def test_a_semaphore_begins_anew_after_a_fork() -> None:
     before, after = Bench(), Bench()
     memory = before.semaphore.with_client(before.core)
     assert before.semaphore.with_client(before.core) is memory
