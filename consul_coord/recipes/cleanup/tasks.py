@@ -209,6 +209,8 @@ class DestroySession:
     session: str
     contender: str | None = None
     """The key to delete, so that no lock-delay closes what it stands for; None to leave all locked."""
+    gone: Callable[[str], object] | None = None
+    """Called with the session once it is destroyed."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Destroy it; harmless when it is gone.
@@ -219,6 +221,8 @@ class DestroySession:
         if self.contender is not None:
             await delete_once(io, self.contender, deadline=deadline)
         await send_once(io, session_endpoint.destroy(self.session), deadline=deadline)
+        if self.gone is not None:
+            self.gone(self.session)
         if self.contender is not None:
             await delete_once(io, self.contender, deadline=deadline)
         return None

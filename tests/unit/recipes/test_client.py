@@ -11,7 +11,7 @@ from consul_coord.events import Lost, Released
 from consul_coord.io import PATIENCE, Interrupt, Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
-from consul_coord.recipes.client import AGAIN, CALLS_END, INTEREST, QUIET, ClientState, close
+from consul_coord.recipes.client import AGAIN, CALLS_END, INTEREST, QUIET, ClientState, close, close_session
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
@@ -154,6 +154,17 @@ def test_closing_that_is_interrupted_when_it_has_given_a_hold_back_says_so_once(
 
 def told(bench: Bench) -> list[tuple[str, ReleaseOutcome]]:
     return [(each.key, each.outcome) for each in bench.io.seen(Released)]
+
+
+def test_a_closed_session_is_forgotten_once_the_background_has_destroyed_it(bench: Bench) -> None:
+    bench.io.expect("PUT", TXN, txn_done(entry("k", session=None)))
+    bench.io.expect("PUT", "/v1/session/destroy/", *[unreachable("/v1/session/destroy/")] * 100)
+    bench.io.run(close_session(bench.io, bench.core, bench.kept))
+    assert SESSION in bench.core.sessions.closed
+    bench.io.steps.clear()
+    bench.io.expect("PUT", "/v1/session/destroy/", ok(True))
+    bench.io.run_spawned("reaper")
+    assert not bench.core.sessions.closed
 
 
 def test_who_is_woken_by_the_closing_finds_the_holds_ended_by_it(bench: Bench) -> None:
