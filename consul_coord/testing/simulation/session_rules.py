@@ -223,7 +223,9 @@ class SessionRules:
     def _check_expired(self, process: Process, session: str) -> None:
         """Judge that nothing expires of which no renewal has failed before, as was reported."""
         renewed = self._kept.get((process.name, session))
-        if renewed is None or not self._direct or session in {kept.id for kept in self._failing_now(process)}:
+        # It may be in care no more: its end is known a moment before that of its holds.
+        has_failed = session in {kept.id for kept in self._failing.get(process.name, {})}
+        if renewed is None or not self._direct or has_failed:
             return
         if not self._is_held_up(process, since=process.clock.true(renewed.confirmed)):
             self._tell(process, f"{short(session)} has expired, and no renewal of it has failed")
