@@ -132,8 +132,9 @@ class Once:
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
         of ``fn`` is recorded as a failure, and passes. A KeyboardInterrupt, SystemExit or cancellation counts
         as a crash. Raises LockLost if the lock was lost before the run was recorded, KeyConflict and
-        DecodeError if ``KEY/.once`` is not a record, and the errors of ``Lock.acquire``. If an error
-        says that the outcome of a request is unknown, call again: the record then has the answer.
+        DecodeError if ``KEY/.once`` is not a record, KeyConflict for a period if the record names a slot of
+        your own that comes after all times, and the errors of ``Lock.acquire``. If an error says that
+        the outcome of a request is unknown, call again: the record then has the answer.
         """
         check_work("fn", fn)
         if interrupt:
@@ -177,7 +178,12 @@ class Once:
         of ``Lock.acquire``.
         """
         ask = asked(
-            slot=slot, period=period, align=align, now=self._runner.wall(), retry_failed=self._retry_failed
+            self.key,
+            slot=slot,
+            period=period,
+            align=align,
+            now=self._runner.wall(),
+            retry_failed=self._retry_failed,
         )
         core = self._runner.core
         turn = self._runner.run(

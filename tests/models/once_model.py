@@ -141,7 +141,7 @@ class OnceModel:
     def _runs(self, world: World, slot: int) -> bool:
         found = world.record
         record = Record(str(found.slot), found.failed, "", 0.0, found.fence) if found.slot else None
-        return self.judge(Ask(slot=str(slot), now=0.0), record) == str(slot)
+        return self.judge(Ask(job="job", slot=str(slot), now=0.0), record) == str(slot)
 
     def _looked(self, world: World, number: int, caller: Caller, slot: int) -> World:
         doing = "wait" if self._runs(world, slot) else "idle"

@@ -606,6 +606,19 @@ def test_something_else_in_its_place_is_a_conflict(site: Site, client: Client, j
         Once(client, site.key).forget()
 
 
+@pytest.mark.parametrize("align", [True, False], ids=["aligned", "since the last run"])
+def test_a_period_after_a_slot_that_is_above_all_times_is_a_conflict(
+    site: Site, client: Client, job: Job, *, align: bool
+) -> None:
+    once = Once(client, site.key)
+    assert once.run(job, slot="nightly-7").ran
+    with pytest.raises(KeyConflict, match=f"nightly-7.*delete the key '{site.key}/.once'"):
+        once.run(job, period=1, align=align)
+    assert job.runs == 1
+    once.forget()
+    assert once.run(job, period=1, align=align).ran
+
+
 def test_a_key_whose_name_begins_with_the_records_is_none(site: Site, client: Client, job: Job) -> None:
     site.operator.put(f"{site.key}/.once-notes", b"mine")
     assert Once(client, site.key).run(job, slot="1").ran

@@ -9,7 +9,8 @@ Rules
 - A recorded success is final. A recorded failure is retried within its own slot, or left, as its caller asks.
 - A run without a record did not happen: its process crashed, or lost the lock. The next holder runs.
 - A period that is not aligned begins with the last recorded run: nothing runs before it is over.
-- A record that can't be read stops the job with an error. To take it for none would run a slot twice.
+- A record that can't be read stops the job with an error. To take it for none would run a slot twice. So does
+  a named slot that is above all times: a caller with a period would never run, and not know it.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def _decode(value: bytes) -> Record | None:
 class Ask(Value):
     """The wish of a caller to run something now."""
 
+    job: str
     slot: str | None
     """The slot; None for a period that begins with the last run."""
     now: float
@@ -123,22 +125,34 @@ class Ask(Value):
     retry_failed: bool = True
 
 
-def asked(*, slot: str | None, period: Period | None, align: bool, now: float, retry_failed: bool) -> Ask:
+def asked(
+    job: str, *, slot: str | None, period: Period | None, align: bool, now: float, retry_failed: bool
+) -> Ask:
     """Return what a caller wants to run at the wall clock's ``now``. Raises InvalidArgument."""
     if (slot is None) == (period is None):
         message = "give a slot, or a period: slot='2026-11-22', or period=3600"
         raise InvalidArgument(message)
     if period is None:
-        return Ask(slot=check_slot(slot), now=now, retry_failed=retry_failed)
+        return Ask(job=job, slot=check_slot(slot), now=now, retry_failed=retry_failed)
     present = period_slot(period, at=now) if align else None
-    return Ask(slot=present, now=now, period=check_period(period), retry_failed=retry_failed)
+    return Ask(job=job, slot=present, now=now, period=check_period(period), retry_failed=retry_failed)
 
 
 def judge(ask: Ask, record: Record | None) -> str | Record:
-    """Return the slot that the caller is to run now, or the record that says that it is not to."""
+    """Return the slot that the caller is to run now, or the record that says that it is not to.
+
+    Raises KeyConflict for a caller with a period where the record names a slot that no time will be above.
+    """
     slot = ask.slot or time_slot(ask.now)
     if record is None:
         return slot
+    if ask.period is not None and rank(record.slot) > rank(time_slot(LATEST)):
+        key = key_of(ask.job)
+        message = (
+            f"the job {ask.job!r} has run for the slot {record.slot!r}, which is above those of all periods: "
+            f"no period would ever run. Name slots everywhere, or delete the key {key!r}"
+        )
+        raise KeyConflict(message, key=key, flags=ONCE_FLAGS)
     again = record.failed and ask.retry_failed
     if ask.slot is None and again:
         return max(slot, record.slot, key=rank)

@@ -48,7 +48,14 @@ class BaseOnce:
         self._record = Record(slot, failed, by, self._wall(), fence=0)
 
     def _asked(self, slot: str | None, period: float | timedelta | None, *, align: bool) -> Ask:
-        return asked(slot=slot, period=period, align=align, now=self._wall(), retry_failed=self._retry_failed)
+        return asked(
+            self._key,
+            slot=slot,
+            period=period,
+            align=align,
+            now=self._wall(),
+            retry_failed=self._retry_failed,
+        )
 
     def _verdict(self, ask: Ask) -> str | OnceResult[Any]:
         verdict = judge(ask, self._record)

@@ -108,7 +108,7 @@ class JobRules:
     def __init__(self, judge: Judge, cluster: Cluster, name: str, seed: int) -> None:
         self._judge = judge
         self._cluster = cluster
-        self._name = name
+        self.name = name
         self._index = 0
         self.style = Dice(seed, f"slots of {name}").choice((NAMED, ALIGNED, SINCE))
         self.slot = 0
@@ -134,12 +134,12 @@ class JobRules:
 
     def look(self) -> None:
         """Judge what stands in the record, after something was written."""
-        entry = self._cluster.entry(key_of(self._name))
+        entry = self._cluster.entry(key_of(self.name))
         if entry is None and self._index:
             self.deleted_at = self._judge.now
             if not self.forgetting:
                 self._judge.convict(
-                    "once", f"the record of {self._name} was deleted, and nobody has asked for that"
+                    "once", f"the record of {self.name} was deleted, and nobody has asked for that"
                 )
             self.went_back()
         if entry is None or entry.modify_index == self._index or self.is_damaged:
@@ -148,7 +148,7 @@ class JobRules:
         found = json.loads(entry.value)
         slot, fence, self.at = number_of(found["slot"]), int(found["fence"]), found["at"] - BEGINNING
         if slot < self.slot:
-            self._judge.convict("once", f"the slot of {self._name} fell from {self.slot} to {slot}")
+            self._judge.convict("once", f"the slot of {self.name} fell from {self.slot} to {slot}")
         self.slot, self._failed = slot, found["outcome"] == "failed"
         if self._failed:
             self._judge.see("job failed")
@@ -156,12 +156,12 @@ class JobRules:
         self._judge.see("job done")
         self._ever.add((slot, fence))
         if self._fences.setdefault(slot, fence) != fence:
-            text = f"slot {slot} of {self._name} succeeded under fences {self._fences[slot]} and {fence}"
+            text = f"slot {slot} of {self.name} succeeded under fences {self._fences[slot]} and {fence}"
             self._judge.convict("once", text)
 
     def last(self, cluster: Cluster) -> object:
         """Return the slot, the outcome and the fence of the record; None without one."""
-        entry = cluster.entry(key_of(self._name))
+        entry = cluster.entry(key_of(self.name))
         if entry is None or self.is_damaged:
             return None if entry is None else DecodeError
         found = json.loads(entry.value)
@@ -170,12 +170,12 @@ class JobRules:
     @property
     def is_damaged(self) -> bool:
         """Whether nobody can read the record."""
-        entry = self._cluster.entry(key_of(self._name))
+        entry = self._cluster.entry(key_of(self.name))
         return self._damaged is not None and entry is not None and entry.value == self._damaged
 
     def damage(self, dice: Dice) -> bytes | None:
         """Return what is to be written over the record, which nobody can read; None without a record."""
-        entry = self._cluster.entry(key_of(self._name))
+        entry = self._cluster.entry(key_of(self.name))
         if entry is None or self.is_damaged:
             return None
         field, values = dice.choice(_DAMAGES)
@@ -219,7 +219,7 @@ class JobRules:
         """Judge a call that reports its run as recorded."""
         if (slot, fence) not in self._ever:
             self._judge.convict(
-                "once", f"slot {slot} of {self._name} is reported as done, and was not recorded"
+                "once", f"slot {slot} of {self.name} is reported as done, and was not recorded"
             )
 
     def check_turn(self, claim: Claim, turn: recipe.Turn, wish: Wish) -> None:
@@ -231,23 +231,23 @@ class JobRules:
                 slot > self.slot and wish.wall >= self.at + PERIOD - 1e-3
             )
         if claim.believed() and self.is_damaged and self._damaged_at < wish.since:
-            self._judge.convict("once", f"slot {slot} of {self._name} runs, and its record can't be read")
+            self._judge.convict("once", f"slot {slot} of {self.name} runs, and its record can't be read")
         elif claim.believed() and self.style != SINCE and slot != wish.slot:
-            self._judge.convict("once", f"slot {slot} of {self._name} runs, where {wish.slot} was asked for")
+            self._judge.convict("once", f"slot {slot} of {self.name} runs, where {wish.slot} was asked for")
         elif claim.believed() and not may_run:
-            self._judge.convict("once", f"slot {slot} of {self._name} runs, and slot {self.slot} is recorded")
+            self._judge.convict("once", f"slot {slot} of {self.name} runs, and slot {self.slot} is recorded")
 
     def told_of(self, record: Record, wish: Wish) -> None:
         """Judge a call that reports an earlier run."""
         self._judge.see("job skipped")
         slot, asked, again = number_of(record.slot), wish.slot, wish.ask.retry_failed
         if again and record.failed and (slot == asked or self.style == SINCE):
-            self._judge.convict("once", f"slot {asked} of {self._name} has failed, and is not run again")
+            self._judge.convict("once", f"slot {asked} of {self.name} has failed, and is not run again")
         is_due = int(wish.wall) > slot and wish.wall >= record.at - BEGINNING + PERIOD + 1e-3
         if self.style == SINCE and is_due:  # a slot in the future has had its turn, too
-            self._judge.convict("once", f"{self._name} was due since {record.at:.3f}, and is not run")
+            self._judge.convict("once", f"{self.name} was due since {record.at:.3f}, and is not run")
         if slot < asked and self.style != SINCE:
-            self._judge.convict("once", f"slot {asked} of {self._name} was skipped for slot {record.slot}")
+            self._judge.convict("once", f"slot {asked} of {self.name} was skipped for slot {record.slot}")
 
 
 class JobUser(Holder):
@@ -320,6 +320,7 @@ class JobUser(Holder):
         style, began, period = self._rules.style, self.process.clock.now(), int(PERIOD)
         slot = max(1, int(wall / PERIOD)) if style == NAMED else int(wall // PERIOD * PERIOD)
         ask = asked(
+            self._rules.name,
             slot=str(slot) if style == NAMED else None,
             period=None if style == NAMED else period,
             align=style == ALIGNED,

@@ -38,7 +38,7 @@ def test_a_clock_is_reported_as_ahead_only_by_the_time_at_which_the_record_is_re
     }
     io.expect("PUT", "/v1/txn", ok({"Results": [{"KV": read}], "Errors": None}), takes=takes)
     job = once.OnceObject("job", value=None, session=None)
-    asked = Ask(slot="2027-01-15T10:00:00Z", now=NOON - HOUR - 2.0, period=HOUR)
+    asked = Ask(job="job", slot="2027-01-15T10:00:00Z", now=NOON - HOUR - 2.0, period=HOUR)
     assert io.run(once.begin(io, core, job, asked, timeout=10.0)) == record
     told = io.seen(SlotAhead)
     assert [event.seconds for event in told] == ([HOUR + 2.0 - takes] if ahead else [])
@@ -49,7 +49,7 @@ def test_a_caller_without_an_answer_is_told_how_long_it_waited() -> None:
     core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
     io.expect("PUT", "/v1/txn", *[unreachable()] * 100)
     job = once.OnceObject("job", value=None, session=None)
-    asked = Ask(slot="2027-01-15T10:00:00Z", now=NOON, period=HOUR)
+    asked = Ask(job="job", slot="2027-01-15T10:00:00Z", now=NOON, period=HOUR)
     with pytest.raises(AcquireTimeout) as caught:
         io.run(once.begin(io, core, job, asked, timeout=7.0))
     assert caught.value.blocker.kind == "unreachable"

@@ -24,7 +24,7 @@ def record(slot: str = "5", *, failed: bool = False, at: float = NOON) -> Record
 
 
 def ask(slot: str | None = "5", *, now: float = NOON, period: int | None = None, retry: bool = True) -> Ask:
-    return Ask(slot=slot, now=now, period=period, retry_failed=retry)
+    return Ask(job="job", slot=slot, now=now, period=period, retry_failed=retry)
 
 
 # -- slots
@@ -159,8 +159,22 @@ def test_a_slot_of_the_future_runs_once_though_its_end_was_recorded_by_a_clock_s
     last = record(period_slot(1, at=NOON + HOUR), at=NOON)
     assert judge(ask(None, now=NOON + 60, period=60), last) is last
     assert judge(ask(None, now=NOON + HOUR + 1, period=60), last) == period_slot(1, at=NOON + HOUR + 1)
-    named = record("v10", at=NOON)
-    assert judge(ask(None, now=NOON + 60, period=60), named) is named
+
+
+@pytest.mark.parametrize("named", ["v10", "nightly-2027-01-15", "20270115"])
+@pytest.mark.parametrize("slot", [None, period_slot(HOUR, at=NOON)], ids=["since the last run", "aligned"])
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_period_that_would_never_run_after_a_named_slot_is_refused(
+    slot: str | None, named: str, *, failed: bool
+) -> None:
+    with pytest.raises(KeyConflict, match=rf"'job'.*'{named}'.*delete the key 'job/.once'"):
+        judge(ask(slot, period=HOUR), record(named, failed=failed))
+
+
+@pytest.mark.parametrize("named", ["7", "2027-01-14", "2027-01-15"])
+def test_a_period_runs_after_a_named_slot_that_is_below_it(named: str) -> None:
+    due = period_slot(HOUR, at=NOON)
+    assert judge(ask(due, period=HOUR), record(named)) == due
 
 
 @pytest.mark.parametrize(
