@@ -23,6 +23,7 @@ from consul_coord import (
     Client,
     HoldState,
     InvalidArgument,
+    KeyConflict,
     LeaderElection,
     LeaderInfo,
     LeadershipLost,
@@ -727,6 +728,24 @@ def test_waiting_runs_are_cancelled_and_see_the_record() -> None:
             once.cancel()
         with pytest.raises(AcquireCancelled):
             waiting.result()
+
+
+@pytest.mark.anyio
+async def test_a_period_that_conflicts_with_a_named_slot_leaves_the_lock_free() -> None:
+    once = AsyncFakeOnce("k")
+    begun = await once.begin(period=1)
+    assert isinstance(begun, AsyncFakeOnceRun)
+
+    async def wait() -> None:
+        with pytest.raises(KeyConflict):
+            await once.begin(period=1, timeout=PATIENCE)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        once.ran_elsewhere("nightly-7")
+        await begun.release()
+    assert isinstance(await once.begin(slot="nightly-8", timeout=0), AsyncFakeOnceRun)
 
 
 @pytest.mark.anyio

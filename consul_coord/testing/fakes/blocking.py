@@ -8,8 +8,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
-from consul_coord.models import HoldState, LossReason, ReleaseOutcome
+from consul_coord.errors import AcquireCancelled, KeyConflict, LeadershipLost, LockLost
+from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.models._validate import span
 from consul_coord.models.once import OnceResult
 from consul_coord.sync.callbacks import check_work, outcome
@@ -23,7 +23,7 @@ from consul_coord.testing.fakes.holding import (
     raised_within,
     slices,
 )
-from consul_coord.testing.fakes.jobs import BaseOnce
+from consul_coord.testing.fakes.jobs import BaseOnce, BaseOnceRun
 from consul_coord.testing.fakes.threads import Block, News, current_owner
 
 if TYPE_CHECKING:
@@ -414,24 +414,12 @@ class FakeElection(BaseElection[FakeLeadership]):
         self.stop()
 
 
-class FakeOnceRun(FakeHold):
+class FakeOnceRun(BaseOnceRun, FakeHold):
     """The right to run one slot of a fake job now: a ``OnceRunLike``."""
-
-    once: FakeOnce
-    slot: str = ""
-    """The slot to run."""
-    _done: OnceResult[Any] | None = None
-    """The record of its success."""
 
     def record(self, *, failed: bool = False) -> OnceResult[Any]:
         """Record that the run has succeeded, or ``failed``; a success is final. Raises LockLost, NotHeld."""
-        if self._done is None or self.state is HoldState.RELEASED:
-            self.check()
-            finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            result = finish(self.slot, self.fence, failed=failed)
-            self._done = None if failed else result
-            return result
-        return self._done
+        return self._recorded(failed=failed)
 
 
 class _JobLock(FakeLock):
@@ -511,7 +499,11 @@ class FakeOnce(BaseOnce):
             return verdict
         run = self._lock.acquire(timeout=timeout)
         assert isinstance(run, FakeOnceRun)
-        verdict = self._verdict(ask)
+        try:
+            verdict = self._verdict(ask)
+        except KeyConflict:
+            run.release()
+            raise
         if isinstance(verdict, OnceResult):
             run.release()
             return verdict

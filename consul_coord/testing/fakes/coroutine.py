@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from consul_coord.aio.callbacks import check_work, outcome
-from consul_coord.errors import AcquireCancelled, LeadershipLost, LockLost
-from consul_coord.models import HoldState, LossReason, ReleaseOutcome
+from consul_coord.errors import AcquireCancelled, KeyConflict, LeadershipLost, LockLost
+from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.models._validate import span
 from consul_coord.models.once import OnceResult
 from consul_coord.testing.fakes.holding import (
@@ -22,7 +22,7 @@ from consul_coord.testing.fakes.holding import (
     raised_within,
     slices,
 )
-from consul_coord.testing.fakes.jobs import BaseOnce
+from consul_coord.testing.fakes.jobs import BaseOnce, BaseOnceRun
 from consul_coord.testing.fakes.tasks import Block, News, current_owner
 
 if TYPE_CHECKING:
@@ -415,24 +415,12 @@ class AsyncFakeElection(BaseElection[AsyncFakeLeadership]):
         await self.stop()
 
 
-class AsyncFakeOnceRun(AsyncFakeHold):
+class AsyncFakeOnceRun(BaseOnceRun, AsyncFakeHold):
     """The right to run one slot of a fake job now: an ``AsyncOnceRunLike``."""
-
-    once: AsyncFakeOnce
-    slot: str = ""
-    """The slot to run."""
-    _done: OnceResult[Any] | None = None
-    """The record of its success."""
 
     async def record(self, *, failed: bool = False) -> OnceResult[Any]:
         """Record that the run has succeeded, or ``failed``; a success is final. Raises LockLost, NotHeld."""
-        if self._done is None or self.state is HoldState.RELEASED:
-            self.check()
-            finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            result = finish(self.slot, self.fence, failed=failed)
-            self._done = None if failed else result
-            return result
-        return self._done
+        return self._recorded(failed=failed)
 
 
 class _JobLock(AsyncFakeLock):
@@ -512,7 +500,11 @@ class AsyncFakeOnce(BaseOnce):
             return verdict
         run = await self._lock.acquire(timeout=timeout)
         assert isinstance(run, AsyncFakeOnceRun)
-        verdict = self._verdict(ask)
+        try:
+            verdict = self._verdict(ask)
+        except KeyConflict:
+            await run.release()
+            raise
         if isinstance(verdict, OnceResult):
             await run.release()
             return verdict

@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from consul_coord.models import HoldState
 from consul_coord.recipes.once.record import Record, asked, judge
+from consul_coord.testing.fakes.holding import BaseHold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +20,26 @@ if TYPE_CHECKING:
 
     from consul_coord.models.once import OnceResult
     from consul_coord.recipes.once.record import Ask
+
+
+class BaseOnceRun(BaseHold):
+    """The right to run one slot of a fake job now."""
+
+    once: BaseOnce
+    slot: str = ""
+    """The slot to run."""
+    _done: OnceResult[Any] | None = None
+    """The record of its success."""
+
+    def _recorded(self, *, failed: bool) -> OnceResult[Any]:
+        """Return the record of its success, or record how it ended while its lock is held."""
+        if self._done is None or self.state is HoldState.RELEASED:
+            self.check()
+            finish = self.once._finish  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            result = finish(self.slot, self.fence, failed=failed)
+            self._done = None if failed else result
+            return result
+        return self._done
 
 
 class BaseOnce:
