@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import os
 import shutil
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 MOST_TESTS = 1_000
 MOST_SECONDS = 90.0
 """Of functional tests, by what they took without a mutant."""
-ENOUGH = 20
+ENOUGH = 300
 """So many failing tests of one mutant are noted at a time."""
 SECONDS = 60.0
 """Of the processor, for runs of the simulator until it is taken to have missed a mutant."""
@@ -397,12 +398,24 @@ def unfailing(bench: Shows, mutants: Iterable[Mutant], noted: Path) -> Iterator[
     A test that fails for no mutant may be one that can't fail. ``noted``: where failures are kept.
     """
     failed = set(noted.read_text().splitlines()) if noted.exists() else set[str]()
-    for mutant in mutants:
-        left = set(bench.reached.without_failure(failed))
-        tests = bench.reached.tests_of(mutant, left)
-        if tests:
-            found = bench.failing(mutant, tests)
-            failed.update(found)
-            with noted.open("a") as lines:
-                lines.writelines(f"{each}\n" for each in found)
-            yield bench.reached.without_failure(failed)
+    left = set(bench.reached.without_failure(failed))
+    for mutant in _widest_first(bench.reached, mutants, left):
+        found = bench.failing(mutant, bench.reached.tests_of(mutant, left))
+        left.difference_update(found)
+        with noted.open("a") as lines:
+            lines.writelines(f"{each}\n" for each in found)
+        yield [each for each in bench.reached.tests if each in left]
+
+
+def _widest_first(reached: Reached, mutants: Iterable[Mutant], left: Collection[str]) -> Iterator[Mutant]:
+    """Yield the mutants that tests in ``left`` reach: next the one that most of them do by then."""
+    many = len(reached.tests)
+    heap = [(-many, order, mutant) for order, mutant in enumerate(mutants)]
+    while heap:
+        _, order, mutant = heapq.heappop(heap)
+        number = sum(reached.tests[each] in left for each in _numbers(mutant, reached.lines))
+        # The others' numbers are of earlier, and can only have fallen.
+        if heap and (-number, order) > heap[0][:2]:
+            heapq.heappush(heap, (-number, order, mutant))
+        elif number:
+            yield mutant

@@ -320,10 +320,12 @@ def test_a_test_that_fails_without_the_mutant_catches_none(
 class Shown:
     """Has three tests of the recipes and one of something else, and notes what is shown to them."""
 
-    def __init__(self, mutants: Sequence[Mutant], fails: dict[str, list[str]]) -> None:
+    def __init__(
+        self, mutants: Sequence[Mutant], fails: dict[str, list[str]], reaching: Sequence[int] = (3, 3, 3)
+    ) -> None:
         lines: dict[str, dict[str, list[int]]] = {"consul_coord/http/wire.py": {"1": [3]}}
-        for mutant in mutants:
-            lines.setdefault(mutant.file, {})[str(mutant.place.first)] = [0, 1, 2]
+        for mutant, number in zip(mutants, reaching, strict=False):
+            lines.setdefault(mutant.file, {})[str(mutant.place.first)] = [0, 1, 2][:number]
         self.reached = Reached(["a", "b", "c", "other"], [0.1] * 4, [], lines, [], {})
         self.fails = fails
         self.shown: list[list[str]] = []
@@ -342,6 +344,14 @@ def test_tests_of_the_recipes_that_fail_for_no_mutant_are_named(tmp_path: Path) 
     assert bench.shown == [["a", "b", "c"], ["b", "c"]]
     assert list(run.unfailing(bench, [first], noted)) == [["c"]]
     assert bench.shown[-1] == ["c"], "it is taken up where it was"
+
+
+def test_the_mutant_that_most_of_the_tests_left_reach_is_next(tmp_path: Path) -> None:
+    few, most, some = a_few()[::20][:3]
+    fails = {few.name: ["a"], most.name: ["b", "c"], some.name: ["a", "b"]}
+    bench = Shown([few, most, some], fails, reaching=(1, 3, 2))
+    assert list(run.unfailing(bench, [few, most, some], tmp_path / "failed.txt")) == [["a"], []]
+    assert bench.shown == [["a", "b", "c"], ["a"]]
 
 
 def test_a_report_tells_shares_and_survivors() -> None:
