@@ -182,6 +182,28 @@ def test_a_key_that_is_held_at_the_first_look_is_not_tried(bench: Bench) -> None
     assert [event.blocker.kind for event in bench.io.seen(TimedOut)] == ["held"]
 
 
+REFUSED = {
+    "held": (HELD, [pairs(entry("b", session=OTHER))]),
+    "free by now": (HELD, [pairs(entry("b", session=None))]),
+    "deleted by now": (HELD, [pairs()]),
+    "in its lock-delay": (DELAYED, []),
+}
+"""Why a key was not locked, and what it is found to be then."""
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_single_try_is_one_whatever_has_refused_it(bench: Bench, why: str) -> None:
+    refusal, found = REFUSED[why]
+    bench.finds()
+    bench.io.expect("PUT", TXN, txn_failed((1, refusal.format("b"))))
+    bench.io.expect("GET", "/v1/kv/b", *found)
+    with pytest.raises(AcquireTimeout) as told:
+        bench.acquire(timeout=0)
+    assert (told.value.key, len(bench.tries()), bench.io.time) == ("b", 1, 1000.0)
+    assert bench.is_idle()
+    assert not bench.io.steps
+
+
 def test_a_lock_delay_is_waited_out_with_growing_pauses(bench: Bench) -> None:
     bench.finds()
     bench.io.expect("PUT", TXN, txn_failed((2, DELAYED.format("c"))))
