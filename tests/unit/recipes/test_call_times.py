@@ -19,6 +19,7 @@ from consul_coord.models import (
 )
 from consul_coord.recipes.cleanup.unlock import Locked
 from consul_coord.recipes.client import ClientState, close_session
+from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import asking
 from consul_coord.recipes.group import membership
 from consul_coord.recipes.hold.asking import put, verify
@@ -33,6 +34,7 @@ from consul_coord.recipes.once.once import OnceObject
 from consul_coord.recipes.once.record import ONCE_FLAGS
 from consul_coord.recipes.partition import partitioning
 from consul_coord.recipes.rwlock import lock as rwlocks
+from consul_coord.recipes.rwlock.queue import base_of, marked
 from consul_coord.recipes.semaphore import semaphore as semaphores
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
@@ -173,6 +175,9 @@ def test_looking_for_a_loss_ends_with_the_lease_or_the_time_of_a_call(bench: Ben
 
 
 TWO_KEYS = LockObject(LockPlan(keys=("k", "l"), value=b"me"))
+ONE_KEY = LockObject(LockPlan(keys=("k",), value=b"me"))
+READERS, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+INSIDE = entry(waitqueue.directory(base_of("k")) + SESSION, value=marked("read", b""))
 SEMAPHORE = SemaphoreObject(
     SemaphorePlan(
         prefix="s", value=b"me", flags=SEMAPHORE_FLAGS, accept_flags=frozenset(), fair=False, session=None
@@ -201,6 +206,26 @@ CALLS: dict[str, tuple[Callable[[IO, ClientState], Coroutine[Any, Any, object]],
         lambda io, client: locks.break_lock(io, client, TWO_KEYS, SESSION, how="release"),
         Step("GET", "/v1/kv/k", pairs(entry("k"))),
         Step("GET", "/v1/kv/l", pairs(entry("l"))),
+    ),
+    "break_lock, to unlock": (
+        lambda io, client: locks.break_lock(io, client, ONE_KEY, SESSION, how="release"),
+        Step("GET", "/v1/kv/k", pairs(entry("k"))),
+        Step("PUT", "/v1/txn", ok({})),
+    ),
+    "break_lock, to destroy": (
+        lambda io, client: locks.break_lock(io, client, ONE_KEY, SESSION, how="destroy"),
+        Step("GET", "/v1/kv/k", pairs(entry("k"))),
+        Step("PUT", "/v1/session/destroy/", ok(value=True)),
+    ),
+    "break_lock of a reader, to unlock": (
+        lambda io, client: rwlocks.break_in(io, client, READERS, SESSION, how="release"),
+        Step("GET", "/v1/kv/k/", pairs(INSIDE)),
+        Step("DELETE", f"/v1/kv/{INSIDE['Key']}", ok(value=True)),
+    ),
+    "break_lock of a reader, to destroy": (
+        lambda io, client: rwlocks.break_in(io, client, READERS, SESSION, how="destroy"),
+        Step("GET", "/v1/kv/k/", pairs(INSIDE)),
+        Step("PUT", "/v1/session/destroy/", ok(value=True)),
     ),
     "holders of a semaphore": (
         lambda io, client: semaphores.holders(io, client, SEMAPHORE),
