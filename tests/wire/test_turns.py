@@ -351,21 +351,29 @@ def test_near_the_limit_a_reply_may_come_late(serve: Serve, backend: str) -> Non
     run(backend, server, scenario)
 
 
-def test_a_renewal_waits_for_the_query_that_is_about_to_return(serve: Serve, backend: str) -> None:
+def test_a_renewal_waits_for_the_query_that_is_about_to_return_and_no_longer(
+    serve: Serve, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "PATIENCE", PATIENCE)
     agent = Holding()
     server = serve(agent.handle)
+    waited = 0.0
 
     async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
         async def ask() -> None:
             await transport.send(replace(WATCH, hold_open=0.01), timeout=PATIENCE)
 
+        nonlocal waited
         group.start_soon(ask)
         await anyio.to_thread.run_sync(agent.asked.wait, PATIENCE)
         group.start_soon(anyio.to_thread.run_sync, agent.opened.set)
+        began = time.monotonic()
         await transport.send(RENEW, timeout=PATIENCE)
+        waited = time.monotonic() - began
         assert server.connections == 1
 
     run(backend, server, scenario)
+    assert waited < pool.PATIENCE_PART * PATIENCE / 2
 
 
 def test_a_query_that_is_overdue_is_cut_off_before_a_renewal_connects(serve: Serve, backend: str) -> None:
