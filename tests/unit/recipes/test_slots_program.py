@@ -827,6 +827,22 @@ class TestUsingSessionsAgain:
         bench.takes(NEXT, session=US, at=61, born=60)
         assert bench.acquire().session == US
 
+    @pytest.mark.parametrize(("at", "again"), [(25, US), (20, NEXT)], ids=["newer", "its own"])
+    def test_it_is_enough_to_have_seen_the_record_while_waiting_in_vain(
+        self, bench: Bench, at: int, again: str
+    ) -> None:
+        hold = bench.held()
+        bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
+        bench.io.expect("PUT", "/v1/txn", txn_done(contender(US, at=20), record(US, at=20)))
+        bench.release(hold)
+        bench.makes(NEXT)
+        inside = contender(THEM, at=24, held=True)
+        bench.joins(record(THEM, at=at), inside, contender(NEXT, at=30), session=NEXT, at=30)
+        bench.io.expect("PUT", "/v1/txn", txn_done())
+        with pytest.raises(AcquireTimeout):
+            bench.acquire(timeout=0)
+        assert self.again(bench, record(at=40), session=again).session == again
+
     def test_an_older_record_without_it_says_nothing(self, bench: Bench) -> None:
         sessions = bench.semaphore.with_client(bench.core).sessions
         hold = bench.held()
