@@ -21,6 +21,7 @@ from consul_coord import (
     ValueTooLarge,
 )
 from consul_coord.models.once import LONGEST_SLOT
+from consul_coord.recipes.lock.multi import MOST_KEYS
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
@@ -41,9 +42,17 @@ LOCKS: dict[str, Make] = {
     "two that are removed": lambda client, key, value: MultiLock(
         client, [key, key + "-"], value=value, remove=True
     ),
+    "as many as there may be": lambda client, key, value: MultiLock(client, _most(key), value=value),
+    "as many that are removed": lambda client, key, value: MultiLock(
+        client, _most(key), value=value, remove=True
+    ),
     "read": lambda client, key, value: ReadWriteLock(client, key, value=value).read,
     "write": lambda client, key, value: ReadWriteLock(client, key, value=value).write,
 }
+
+
+def _most(key: str) -> list[str]:
+    return [f"{key}{number:02}" for number in range(MOST_KEYS)]
 
 
 def largest(use: Callable[[bytes], object]) -> bytes:

@@ -351,7 +351,7 @@ def test_near_the_limit_a_reply_may_come_late(serve: Serve, backend: str) -> Non
     run(backend, server, scenario)
 
 
-def test_a_renewal_waits_for_the_query_that_is_about_to_return_and_no_longer(
+def test_a_renewal_waits_for_the_query_that_is_about_to_return(
     serve: Serve, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "PATIENCE", PATIENCE)

@@ -307,6 +307,27 @@ def test_who_holds_one_of_the_keys_is_told_so(bench: Bench) -> None:
     assert bench.io.requests == []
 
 
+@pytest.mark.parametrize("failure", [None, unreachable()], ids=["at once", "after a failure"])
+@pytest.mark.parametrize("owner", ["somebody else", None], ids=["behind a call", "behind a clean-up"])
+def test_who_waits_in_line_is_told_so_unless_its_own_failure_is_cleaned_up(
+    bench: Bench, owner: str | None, failure: Exception | None
+) -> None:
+    first = Ticket(bench.core.tickets, "b", owner)
+    if failure is None:
+        bench.core.tickets.join(first)
+        bench.io.steps.clear()
+    else:
+        bench.finds()
+        bench.io.expect("PUT", TXN, failure)
+        bench.io.at(bench.io.time + 0.01, lambda: bench.core.tickets.join(first))
+    with pytest.raises(AcquireTimeout) as told:
+        bench.acquire(timeout=2.0)
+    blocker, cleaned_up = told.value.blocker, failure is not None and owner is None
+    assert (blocker.kind, blocker.position) == (("unreachable", None) if cleaned_up else ("queued", 1))
+    assert told.value.__cause__ is (failure if cleaned_up else None)
+    assert not bench.io.steps
+
+
 def test_one_turn_is_waited_for_while_having_no_other(bench: Bench) -> None:
     busy = Ticket(bench.core.tickets, "b", "somebody else")
     bench.core.tickets.join(busy)
