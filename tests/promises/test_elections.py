@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from consul_coord import LOCK_FLAGS, Client, LeaderElection, Lock
+from consul_coord import LOCK_FLAGS, Client, LeaderElection, LeadershipLost, Lock
 from consul_coord.clock import VirtualClock
 from consul_coord.events import logger
 from consul_coord.recipes.election.notes import HONOURED, heir_key
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from consul_coord import Leadership
     from consul_coord.clock import SystemClock
     from consul_coord.server import ReferenceServer
     from tests.promises.conftest import MakeClient
@@ -40,6 +41,32 @@ def stand(client: Client, key: str, **settings: Any) -> LeaderElection:
     election = LeaderElection(client, key, retry_wait=QUICK, **settings)
     election.start()
     return election
+
+
+ENDS: dict[str, Callable[[LeaderElection, Operator], object]] = {
+    "resigned": lambda election, _: election.resign(pause=60),
+    "lost": lambda election, operator: operator.delete(election.key),
+}
+ACTS: dict[str, Callable[[Leadership], object]] = {
+    "check": lambda me: me.check(),
+    "put": lambda me: me.put("late"),
+    "ensure": lambda me: me.ensure(1.0),
+    "beat": lambda me: me.beat(within=1.0),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_former_leader_is_told_so_whatever_it_does_also_while_nothing_answers(
+    proxy: FaultProxy, client: Client, operator: Operator, key: str, end: str
+) -> None:
+    election = stand(client, key)
+    me = election.wait_for_leadership(timeout=PATIENCE)
+    ENDS[end](election, operator)
+    assert me.lost.wait(PATIENCE)
+    proxy.go_down()
+    for act in ACTS.values():
+        with pytest.raises(LeadershipLost):
+            act(me)
 
 
 # -- heirs

@@ -97,6 +97,14 @@ class LeadershipView(HoldView):
         """Raise LeadershipLost if it has ended, by a loss or by resigning; no I/O."""
         check(self._hold, self._now())
 
+    def beat(self, within: float) -> None:
+        """Promise the next beat within so many seconds: without it the leadership is lost, as STALLED.
+
+        Raises LeadershipLost, also after a resignation, and InvalidArgument; see ``Hold.beat``. No I/O.
+        """
+        with told_as_leadership(self._hold):
+            super().beat(within)
+
     def on_lost(self, fn: Callable[[LossReason], object]) -> None:
         """Call ``fn`` with the reason, once, when it has ended; at once when it has.
 

@@ -215,6 +215,7 @@ def test_a_lock_delay_is_waited_out_with_growing_pauses(bench: Bench) -> None:
     bench.acquire()
     gaps = [later - earlier for earlier, later in itertools.pairwise(bench.tries())]
     assert gaps == pytest.approx([0.05, 0.1, 0.2, 0.4])
+    assert [event.waited for event in bench.io.seen(Acquired)] == [bench.io.time - 1000.0]
 
 
 def test_another_use_of_a_key_stops_all(bench: Bench) -> None:
