@@ -618,6 +618,27 @@ def test_at_the_limit_a_client_keeps_the_new_connection_unless_it_still_has_anot
     assert [number for number, request in agent.seen if request.startswith(b"PUT")] == [1]
 
 
+def test_at_the_limit_a_connection_that_was_answered_near_it_counts_as_another(
+    serve: Serve, backend: str
+) -> None:
+    """A further one is not kept then: its place is free for other clients at once."""
+    agent = Holding()
+    server = serve(agent.handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        transport.pool.limit.refused(time.monotonic())
+        await transport.send(RENEW, timeout=PATIENCE)
+        group.start_soon(partial(transport.send, WATCH, timeout=PATIENCE))
+        await wait_for(agent.asked)
+        transport.pool.limit.refused(time.monotonic())
+        await transport.send(RENEW, timeout=PATIENCE)
+        found = server.connections, len(transport.pool.idle)
+        agent.opened.set()
+        assert found == (2, 0)
+
+    run(backend, server, scenario)
+
+
 def test_at_the_limit_a_query_begins_once_no_other_request_waits_for_a_connection(
     serve: Serve, backend: str
 ) -> None:
