@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consul_coord.http.messages import Request, Response
-    from consul_coord.io import IO
+    from consul_coord.io import IO, Signal
 
 CONTENDER = f"/v1/kv/k/.wait/{SESSION}"
 DONE = txn_done(entry("k", session=None, index=8), entry("k", session=None, index=8))
@@ -244,6 +244,24 @@ def test_what_is_asked_for_while_it_is_under_way_is_done_once_more(bench: Bench)
     bench.run()
     assert bench.reaper.pending == 0
     assert len(bench.io.requests) == 2
+
+
+def test_who_takes_a_task_out_just_before_its_try_is_told_that_there_is_none(bench: Bench) -> None:
+    """As a hand-over does in another thread, which would wait for the whole time of a try."""
+    waited_for: list[Signal | None] = []
+
+    class Raced(dict[Any, Any]):
+        def get(self, task: Task, default: Any = None) -> Any:
+            entry = self.pop(task, default)
+            waited_for.append(entry.under_way)
+            return None
+
+    task = Task([None])
+    bench.reaper._entries = Raced()
+    bench.reaper.add(task)
+    bench.run()
+    assert task.done_at == []
+    assert [each is not None and each.is_set() for each in waited_for] == [True]
 
 
 def test_what_closing_has_done_meanwhile_is_not_done_again(bench: Bench) -> None:
