@@ -62,6 +62,9 @@ def pytest_configure() -> None:
     # Each worker has an agent or several, which share the cores: that many threads each only cost time.
     os.environ.setdefault("GOMAXPROCS", "1")
     os.environ.setdefault("GOGC", "400")
+    # Under asyncio.run nothing tells anyio, in a callback of the loop, which library runs. Nor does it here.
+    untold = pytest.MonkeyPatch()
+    untold.setattr("anyio.pytest_plugin.set_current_async_library", lambda _: None, raising=False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -77,13 +77,14 @@ def is_own(error: BaseException) -> bool:
     """
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_own, cast("BaseExceptionGroup[BaseException]", error).exceptions))
-    if isinstance(error, anyio.get_cancelled_exc_class()):
-        if not _on_asyncio():
-            return False
+    if _on_asyncio():  # asyncio is asked, not anyio: in a callback of the loop, anyio may know of no loop
         import asyncio
 
-        task = asyncio.current_task()
-        return not (task and task.cancelling())
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            return not (task and task.cancelling())
+    elif (trio := sys.modules.get("trio")) is not None and isinstance(error, trio.Cancelled):
+        return False
     return not isinstance(error, (KeyboardInterrupt, GeneratorExit))
 
 

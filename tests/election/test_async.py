@@ -240,15 +240,20 @@ async def test_coroutine_callbacks_keep_their_order_when_it_is_stopped_and_start
         assert told.news[:4] == ["elected", "lost", "done", "elected"]
 
 
-async def test_a_coroutine_of_on_elected_that_raises_resigns(address: str, key: str) -> None:
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "coroutine"])
+async def test_an_on_elected_that_raises_resigns(address: str, key: str, awaits: bool) -> None:
     told = Told()
 
-    async def elected(me: AsyncLeadership) -> None:
-        await anyio.lowlevel.checkpoint()
+    def plain(me: AsyncLeadership) -> None:
         told.say(me.term)
         if len(told.news) == 1:
             raise ValueError("cannot start")
 
+    async def coroutine(me: AsyncLeadership) -> None:
+        await anyio.lowlevel.checkpoint()
+        plain(me)
+
+    elected = coroutine if awaits else plain
     async with world(address, key) as here:
         await here.stand(client=await here.client(observer=told), on_elected=elected)
         await until(lambda: len(told.news) == 2)
