@@ -487,6 +487,8 @@ class LockAttempt(Attempt):
             # Different ones: a late request of an earlier attempt has locked some of the keys.
             stale |= pair.modify_index == fences.get(pair.key) or pair.modify_index != pairs[0].modify_index
             locked.append(Locked(pair.key, pair.modify_index, self.value, remove=self.plan.remove))
+        if kept.id in self.client.sessions.handed_over:
+            return None  # another client may have the keys by it
         if stale or not kept.lease.is_valid(self.io.now()):
             self.unanswered.add(kept.id)
             for one in locked:
