@@ -340,6 +340,8 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     background does the rest.
     """
     if kept.lease.ended_by is not None:
+        if kept.exported and not client.closing.is_set():
+            _leave(client, kept)  # it may live on, and have been taken up again here by its id
         return
     try:
         await _close_session(io, client, kept)
@@ -386,6 +388,14 @@ async def _hand_over(io: IO, client: ClientState, kept: KeptSession) -> None:
         async with io.shield(BUDGET) as deadline:
             await client.reaper.let_go(io, kept.id, deadline=deadline)
     finally:
+        _leave(client, kept)
+
+
+def _leave(client: ClientState, kept: KeptSession) -> None:
+    """Do nothing as an exported session any more, unless this client has resumed it itself."""
+    current = client.sessions.get(kept.id) or kept
+    if current is kept or current.outside:
         client.sessions.handed_over.add(kept.id)
-        client.sessions.end(kept, LossReason.CLIENT_CLOSED)
+        current.exported = True
+        client.sessions.end(current, LossReason.CLIENT_CLOSED)
         client.reaper.drop(kept.id)  # what has come up meanwhile

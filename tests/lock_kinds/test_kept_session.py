@@ -430,6 +430,75 @@ def test_a_client_that_has_handed_a_session_over_in_trouble_does_nothing_afterwa
     assert client.pending_cleanup == 0
 
 
+@pytest.mark.parametrize("others", [0, 1], ids=["one key", "two keys"])
+def test_what_is_granted_late_to_a_session_that_was_handed_over_is_left_to_the_next_client(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, others: int
+) -> None:
+    client = make_client(address=proxy.address)
+    session = client.keep_session(kept(site))
+    keys = [site.key, *(f"{site.key}/{number}" for number in range(others))]
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"lock"'))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lock_of(client, keys, session.id).acquire, timeout=20)
+        assert late.hit.wait(5)
+        text = session.export()
+        session.close()
+        after = make_client()
+        with after.keep_session(kept(site), resume=text) as resumed:
+            again = lock_of(after, keys, resumed.id).acquire(timeout=5)
+            late.let_go()
+            with pytest.raises(SessionNotFound):
+                waiting.result()
+            assert not again.lost.wait(0.3)
+            assert again.verify()
+    assert client.pending_cleanup == 0
+
+
+def test_a_session_that_is_resumed_here_while_it_is_handed_over_is_of_use(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    client = make_client(address=proxy.address)
+    session = client.keep_session(kept(site))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+    del hold
+    gc.collect()
+    assert late.hit.wait(5)
+    text = session.export()
+    with ThreadPoolExecutor(1) as threads:
+        closing = threads.submit(session.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        with client.keep_session(kept(site), resume=text) as resumed:
+            late.let_go()
+            closing.result()
+            assert Lock(client, site.key, session=resumed.id).acquire(timeout=5).verify()
+
+
+@pytest.mark.parametrize("contact", ["lost", "back"])
+def test_a_candidate_does_not_lead_on_with_a_session_that_was_handed_over_after_an_outage(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, contact: str
+) -> None:
+    """Its lease is over here, and it lives on in Consul: there it may be taken up again by its id."""
+    client, after = make_client(address=proxy.address), make_client()
+    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    with LeaderElection(client, site.key, session=session.id, retry_wait=(0.0, 0.1)) as election:
+        election.wait_for_leadership(timeout=5)
+        text = session.export()
+        proxy.go_down()
+        assert session.lost.wait(5)
+        if contact == "back":
+            proxy.come_up()
+            election.wait_for_leadership(timeout=5)
+        session.close()
+        with after.keep_session(kept(site, ttl=2.0, lock_delay=1.0), resume=text) as resumed:
+            successor = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
+            proxy.come_up()
+            assert eventually(lambda: isinstance(election.problem, SessionNotFound))
+            assert not election.is_leader
+            assert successor.verify()
+
+
 def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(
     site: Site, make_client: MakeClient
 ) -> None:
