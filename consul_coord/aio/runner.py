@@ -173,9 +173,9 @@ class AsyncRunner(BaseRunner):
         return self._run(interrupt, program, *args, **kwargs)
 
     def _require_background(self) -> None:
-        supervisor = self._host.running()
         if self.core.closing.is_set():
-            return
+            return  # which the call says
+        supervisor = self._host.running()
         if supervisor.is_stopping:
             message = (
                 "the background of this AsyncClient has ended, with the event loop that it was entered in or "
@@ -225,12 +225,13 @@ class AsyncRunner(BaseRunner):
         return self._run(Interrupt(), program, *args, **kwargs)
 
     async def start(self) -> None:
-        """Start the background; harmless when that was done before."""
-        if self._host.supervisor is None:
+        """Start the background, unless that was done before, or the client is closed."""
+        closing = self.core.closing
+        if self._host.supervisor is None and not closing.is_set():
             supervisor = Supervisor(self._host, self._transport)
             await supervisor.start()
-            if self._host.adopt(supervisor) is not supervisor:
-                await supervisor.stop()  # another task has entered the client meanwhile
+            if closing.is_set() or self._host.adopt(supervisor) is not supervisor:
+                await supervisor.stop()  # another task has entered the client meanwhile, or closed it
 
     async def close(self, timeout: float) -> None:
         """Give everything back and stop, in ``timeout`` seconds; harmless when done before."""

@@ -653,6 +653,30 @@ async def test_two_tasks_that_enter_one_client_at_once_share_its_background(
     assert count_tasks(anyio_backend_name) == before
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_entering_a_client_that_is_closed_leaves_no_task(
+    site: Site, anyio_backend_name: str, when: str
+) -> None:
+    before = count_tasks(anyio_backend_name)
+    client = AsyncClient(address=site.address, session=spec(site))
+
+    async def enter() -> None:
+        async with client:
+            with pytest.raises(ClientClosed):
+                await AsyncLock(client, site.key).acquire(timeout=5)
+
+    if when == "before":
+        await client.close()
+        await enter()
+    else:
+        async with anyio.create_task_group() as group:
+            group.start_soon(enter)
+            await anyio.lowlevel.checkpoint()
+            await client.close()
+    await anyio.wait_all_tasks_blocked()
+    assert count_tasks(anyio_backend_name) == before
+
+
 def close_under(program: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run a program in a loop that is closed with no task of it ended."""
     loop = asyncio.new_event_loop()
