@@ -366,9 +366,9 @@ async def _close_session(io: IO, client: ClientState, kept: KeptSession) -> None
     if kept.exported:
         await _hand_over(io, client, kept)
         return
-    client.sessions.end(kept, LossReason.CLIENT_CLOSED)
     destroyed = False
     try:
+        client.sessions.end(kept, LossReason.CLIENT_CLOSED)
         # What was forgotten or lost is unlocked first, by the reaper, or it would get the lock-delay.
         if not client.reaper.owes_unlocks(kept.id):
             async with io.shield(BUDGET) as deadline:
@@ -397,5 +397,5 @@ def _leave(client: ClientState, kept: KeptSession) -> None:
     if current is kept or current.outside:
         client.sessions.handed_over.add(kept.id)
         current.exported = True
-        client.sessions.end(current, LossReason.CLIENT_CLOSED)
         client.reaper.drop(kept.id)  # what has come up meanwhile
+        client.sessions.end(current, LossReason.CLIENT_CLOSED)

@@ -326,15 +326,19 @@ class Sessions:
         """End a session for good, telling its holds; harmless when it has ended."""
         if not kept.lease.end(reason):
             return
-        self.outages.forget(kept.id)
         # All are settled before any is announced: nobody hears of one loss and sees another hold still held.
         for hold in [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]:
             hold.announce_end()
-        if self._kept.get(kept.id) is kept:
-            self._kept.pop(kept.id, None)
-        kept.finish()
+        self.forget(kept)
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.leftovers.destroy(kept.id)
+
+    def forget(self, kept: KeptSession) -> None:
+        """Let a session that has ended out of care; repeatable, as ``end`` may be interrupted."""
+        if self._kept.get(kept.id) is kept:
+            self.outages.forget(kept.id)
+            self._kept.pop(kept.id, None)
+        kept.finish()
 
     def discard(self, kept: KeptSession, contender: str | None = None) -> None:
         """End a session that nobody here needs any more, and have it destroyed.
@@ -716,6 +720,7 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
     while True:
         wake = kept.next_look()
         if lease.ended_by is not None:
+            sessions.forget(kept)
             return
         now = io.now()
         over = lease.valid_until - min(EARLY, EARLY_PART * lease.longest)

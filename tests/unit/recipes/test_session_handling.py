@@ -14,6 +14,9 @@ from consul_coord.recipes.client import ClientState, close, close_session
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session import handling
+from consul_coord.recipes.session.keeping import KeptSession
+from consul_coord.recipes.session.lease import Lease
+from consul_coord.recipes.session.outage import Outages
 from tests.support.fake_io import FakeIO
 from tests.support.replies import (
     OTHER,
@@ -33,7 +36,6 @@ from tests.support.replies import session as session_json
 if TYPE_CHECKING:
     from consul_coord.models import Session
     from consul_coord.recipes.hold.grant import Grant
-    from consul_coord.recipes.session.keeping import KeptSession
 
 CREATE, RENEW, DESTROY = "/v1/session/create", "/v1/session/renew/", "/v1/session/destroy/"
 LIST = "/v1/session/list"
@@ -232,6 +234,34 @@ def test_what_is_still_to_be_unlocked_comes_before_the_destroy(bench: Bench) -> 
     hold.kind.abandon(hold)
     bench.close(kept)
     assert bench.tasks == [GiveBack, DestroySession]
+
+
+INTERRUPTIBLE = [(Lease, "end"), (Outages, "forget"), (KeptSession, "finish")]
+
+
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize(("kind", "name"), INTERRUPTIBLE, ids=[name for _, name in INTERRUPTIBLE])
+def test_an_interrupt_just_as_it_ends_leaves_the_rest_to_the_background(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type, name: str, *, exported: bool
+) -> None:
+    """A session that stayed in care would let no query last, since its renewal would be due for ever."""
+    kept = bench.opened()
+    if exported:
+        handling.export(kept)
+    does = getattr(kind, name)
+
+    def interrupted(*given: object) -> None:
+        does(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.close(kept)
+    assert bench.tasks == ([] if exported else [DestroySession])
+    bench.io.run_spawned(f"keep session {SESSION}")
+    assert list(bench.core.sessions) == []
+    assert kept.over.is_set()
 
 
 def test_closing_an_exported_one_sends_nothing_and_lets_go_of_its_holds(bench: Bench) -> None:
