@@ -66,6 +66,7 @@ _OTHER_NAME = ". Set server_name (CONSUL_TLS_SERVER_NAME) to a name in the agent
 _NO_CERTIFICATE = (
     ". Set client_cert and client_key (CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY): the agent asks for them"
 )
+_ASKED_FOR = dict.fromkeys(("alert bad certificate", "alert certificate required"), _NO_CERTIFICATE)
 _STEPS_BY_WORDS = {
     CertificateRefused: {
         "issuer certificate": _OTHER_AUTHORITY,
@@ -73,11 +74,9 @@ _STEPS_BY_WORDS = {
         "self signed": _OTHER_AUTHORITY,
         "mismatch": _OTHER_NAME,
     },
-    BrokenReply: {
-        "alert bad certificate": _NO_CERTIFICATE,
-        "alert certificate required": _NO_CERTIFICATE,
-        "not HTTP/1": ". Does the address name the agent's HTTP port, which is 8500 by default?",
-    },
+    BrokenReply: _ASKED_FOR
+    | {"not HTTP/1": ". Does the address name the agent's HTTP port, which is 8500 by default?"},
+    ConnectFailed: _ASKED_FOR | {" alert ": "", NO_TLS: "", "": _NEXT_STEP},
 }
 """By a part of OpenSSL's words, or of the transport's."""
 _NO_REPLY_STEP = ". `consul-coord doctor` shows whether the agent hangs, or Consul's servers have no leader"
@@ -357,10 +356,8 @@ def next_step(error: BaseException | None) -> str:
 def _step(error: BaseException | None) -> str:
     text = str(error)
     for kind, steps in _STEPS_BY_WORDS.items():
-        if isinstance(error, kind):
+        if type(error) is kind:
             return next((step for words, step in steps.items() if words in text), "")
-    if type(error) is ConnectFailed:
-        return "" if NO_TLS in text else _NEXT_STEP
     if not isinstance(error, RequestTimeout) or NO_LEADER in text:
         return ""
     if NO_CONNECTION in text:

@@ -398,6 +398,10 @@ def certificate(why: str) -> errors.CertificateRefused:
     return errors.CertificateRefused(why, method="GET", path="/", outcome_unknown=False)
 
 
+def unconnected(why: str) -> errors.ConnectFailed:
+    return errors.ConnectFailed(why, method="GET", path="/", outcome_unknown=False)
+
+
 def broken(why: str) -> errors.BrokenReply:
     return errors.BrokenReply(why, method="GET", path="/", outcome_unknown=True)
 
@@ -409,15 +413,14 @@ def timed_out(words: str, *, path: str = "/v1/kv/k") -> errors.RequestTimeout:
 @pytest.mark.parametrize(
     ("error", "step"),
     [
-        (
-            errors.ConnectFailed("refused", method="GET", path="/", outcome_unknown=False),
-            "Is an agent running there?",
-        ),
+        (unconnected("refused"), "Is an agent running there?"),
         (certificate("unable to get local issuer certificate"), "ca_cert (CONSUL_CACERT)"),
         (certificate("self-signed certificate in certificate chain"), "ca_cert (CONSUL_CACERT)"),
         (certificate("Hostname mismatch, certificate is not valid for 'x'"), "server_name"),
         (certificate("IP address mismatch, certificate is not valid for '::1'"), "server_name"),
         (certificate("certificate has expired"), ""),
+        (unconnected("[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate"), "Set client_cert"),
+        (unconnected("[SSL: SSLV3_ALERT_HANDSHAKE_FAILURE] sslv3 alert handshake failure"), ""),
         (broken("[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate"), "Set client_cert"),
         (broken("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"), "client_key"),
         (broken("the connection ended"), ""),
