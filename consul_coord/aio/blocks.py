@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Body, misused, require_interruptible
 from consul_coord.aio.callbacks import check_work, outcome
@@ -108,6 +108,15 @@ class AsyncHeld(AsyncEntered, Generic[H]):
         self._take = take
         self._interrupt = interrupt
         self._blocks = Blocks[H](key, kind or Body, owners=owners)
+
+    if not TYPE_CHECKING:  # a type checker is to find it by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            message = (
+                f"what hold() returns has no {name!r}, and holds nothing before its block: "
+                "write 'async with lock.hold(...) as hold', or 'hold = await lock.acquire(...)'"
+            )
+            raise AttributeError(message)
 
     async def __aenter__(self) -> H:
         if self._interrupt:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from consul_coord.base_client import OUTAGES, Entered
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
@@ -109,6 +109,15 @@ class Held(Entered, Generic[H]):
         self._take = take
         self._interrupt = interrupt
         self._blocks = Blocks[H](key, kind or Body, owners=owners)
+
+    if not TYPE_CHECKING:  # a type checker is to find it by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            message = (
+                f"what hold() returns has no {name!r}, and holds nothing before its block: "
+                "write 'with lock.hold(...) as hold', or 'hold = lock.acquire(...)'"
+            )
+            raise AttributeError(message)
 
     def __enter__(self) -> H:
         if self._interrupt:

@@ -137,7 +137,7 @@ def test_threads_exclude_each_other(site: Site, make_client: MakeClient) -> None
 
 def test_only_the_same_object_can_be_taken_again(site: Site, client: Client) -> None:
     with ReentrantLock(client, site.key):
-        with pytest.raises(AlreadyHeld):
+        with pytest.raises(AlreadyHeld, match="use one ReentrantLock object for both"):
             ReentrantLock(client, site.key).acquire(timeout=5)
         with pytest.raises(AlreadyHeld):
             Lock(client, site.key).acquire(timeout=5)

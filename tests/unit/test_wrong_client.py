@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,6 +116,12 @@ def test_a_hold_in_a_with_names_the_block() -> None:
         hold: Any = cc.Lock(client, "k").acquire(timeout=5)
         with pytest.raises(TypeError, match=right):
             stack.enter_context(hold)
+
+
+def test_what_hold_returns_names_the_block_if_it_is_taken_for_a_hold() -> None:
+    right = r"has no 'fence', .* write 'with lock\.hold\(\.\.\.\) as hold', or 'hold = lock\.acquire\("
+    with cc.Client() as client, pytest.raises(AttributeError, match=right):
+        _ = attrgetter("fence")(cc.Lock(client, "k").hold(timeout=5))
 
 
 def test_a_closed_client_says_what_to_do() -> None:

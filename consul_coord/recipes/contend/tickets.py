@@ -73,7 +73,7 @@ class Tickets:
             if ticket.owner is not None and any(one.owner == ticket.owner for one in _acting(queue)):
                 message = (
                     f"{ticket.key!r} is already held by this thread or task: release it first, "
-                    "or use ReentrantLock if your code acquires it twice"
+                    "or use one ReentrantLock object for both if your code acquires it twice"
                 )
                 raise AlreadyHeld(message, key=ticket.key)
             # An empty queue stays until ``heal``, so that nobody is put into one that was just dropped.
