@@ -516,6 +516,20 @@ def test_only_the_healthy_are_candidates(stand: Stand) -> None:
     other.wait_for_leadership(timeout=PATIENCE)
 
 
+def test_a_health_predicate_that_raises_from_the_start_is_reported_once(
+    stand: Stand, make_client: MakeClient
+) -> None:
+    told = Told()
+
+    def health() -> bool:
+        told.say("asked")
+        raise ValueError("no idea")
+
+    stand(client=make_client(observer=told), health=health, health_interval=0.02)
+    until(lambda: len(told.news) > 3, "more looks")
+    assert len(told.seen(Failed)) == 1
+
+
 @pytest.mark.parametrize("error", [ValueError("no idea"), SystemExit("no idea")])
 def test_a_health_predicate_that_raises_counts_as_false_and_is_reported_once(
     stand: Stand, make_client: MakeClient, error: BaseException

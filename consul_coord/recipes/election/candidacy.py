@@ -379,13 +379,14 @@ class Candidacy:
     # -- what goes on beside it
 
     async def _watch_health(self, io: IO) -> None:
-        predicate = self.plan.health
+        predicate, raises = self.plan.health, False
         while predicate is not None and not self.is_over:
             answer = Answer()
             self.calls.ask(predicate, answer.give, answer.fail, until=self.stopping)
             await io.wait(answer.given, deadline=io.now() + HEALTH_PATIENCE)
-            if answer.error is not None and self._healthy:
+            if answer.error is not None and not raises:
                 self.report("health", answer.error)
+            raises = answer.error is not None
             hold = self.hold
             if hold is not None and (answer.error is not None or not answer.given.is_set()):
                 hold.lose(LossReason.STALLED)
