@@ -20,6 +20,7 @@ from consul_coord.errors import AcquireCancelled, AcquireTimeout, AlreadyHeld, L
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.hold import asking, holds
+from consul_coord.testing.simulation.promises import RELEASED_WITHIN
 
 if TYPE_CHECKING:
     from consul_coord.recipes.contend.recipe import Recipe
@@ -79,8 +80,9 @@ async def release_twice(process: Process, io: SimIO, hold: Grant) -> ReleaseOutc
         outcomes.append(await holds.release(io, mine, hold))
 
     other = process.spawn(also, name="another that releases")
+    ends = io.now() + RELEASED_WITHIN
     outcome = await holds.release(io, mine, hold)
-    await io.wait(other.done)
+    await io.wait(other.done, deadline=ends)
     if set(outcomes) - {outcome} and not process.core.closing.is_set():
         text = f"{process.name} learns of one release of {hold.key}: {outcome} and {outcomes[0]}"
         process.judge.convict("answers", text)

@@ -148,7 +148,7 @@ class CandidateUser(Holder):
             self.judge.see("low priority elected")
         if not (self.healed() or self._manner) and self.rng.chance(0.1):
             promises = self.judge.promises
-            self._resigning = promises.called(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
+            self._resigning = promises.due(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
             raise self._err("on_elected")
 
     def _err(self, where: str) -> ClumsyUser:
@@ -220,7 +220,7 @@ class CandidateUser(Holder):
         self._ill_since = math.inf if well else min(self._ill_since, self.judge.now)
         candidacy, promises = self._candidacy, self.judge.promises
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
-            self._resigning = promises.called(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
+            self._resigning = promises.due(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
             self._doomed = candidacy.hold
             if fails:
                 self._office.stuck_in = candidacy.hold

@@ -188,6 +188,9 @@ class SimIO(HostedIO):
             message = f"{request.method} {request.path} was not sent: its time was over before"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=False)
         self._begin()
+        promises, what = self._process.judge.promises, f"for {request.method} {request.path}"
+        promises.may_take(self._process, what, seconds=deadline - self.now())
+        promises.may_wait(self._process, self.task, what, until=deadline)
         if (agents := self._process.agents) is not None:
             ways, began = self._process.judge.ways, self._process.judge.now
             try:
@@ -211,6 +214,8 @@ class SimIO(HostedIO):
     ) -> Response | None:
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
         self._begin()
+        what = f"for the query {request.path}"
+        self._process.judge.promises.may_wait(self._process, self.task, what, until=deadline)
         timeout = read_timeout(request.hold_open)
         try:
             if (agents := self._process.agents) is not None:
@@ -243,6 +248,9 @@ class SimIO(HostedIO):
             message = f"{request.method} {request.path}: no reply in time"
             raise RequestTimeout(message, method=request.method, path=request.path, outcome_unknown=True)
 
+        if agent is not None:
+            seconds = deadline - self.now() - (read_timeout(request.hold_open) if request.hold_open else 0.0)
+            self._process.judge.promises.may_take(self._process, f"for {agent.address}", seconds=seconds)
         limit = min(deadline, self.now() + LONGEST_TIMER)
         wakeup.undo.append(self._process.alarm(limit, lambda: wakeup.fire(time_out)))
         wakeup.undo.append(self._process.link.send(request, wakeup.fire, agent))
@@ -256,6 +264,7 @@ class SimIO(HostedIO):
             while wakeup.undo:
                 wakeup.undo.pop(0)()
             return True
+        self._process.judge.promises.may_wait(self._process, self.task, "for something", until=deadline)
         wakeup.undo.append(signal.subscribe(lambda: wakeup.fire(_nothing)))
         if deadline is not None and math.isfinite(deadline):
             wakeup.undo.append(self._process.alarm(deadline, lambda: wakeup.fire(_nothing)))

@@ -7,7 +7,8 @@ Rules
 - A holder knows soon that its hold is over on the server, as long as it can ask. Each failed request lets it
   pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
 - A call that has a time limit, or was cancelled, ends a moment later at most. No client waits for a reply for
-  longer than one request may take.
+  longer than one request may take. What never comes shows that, but few things do in a run: so nothing is
+  waited for that might last longer, whether it comes or not.
 - ``on_change`` reports soon who leads, and a watch shows soon what has changed, under the same conditions.
   A candidate that has heard nothing of the leader for one TTL reports none.
 - A client that has closed runs nothing.
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.program import SimTask
     from consul_coord.testing.simulation.shapes import Shape
 
 DRIFT = 0.05
@@ -141,6 +143,10 @@ class PendingCall:
     deadline: float
     """The true time by which it has to end."""
     now: Callable[[], float]
+    task: SimTask | None = None
+    """The task that waits for it."""
+    limit: float = math.inf
+    """The true time at which its time is over, whether it is cancelled or not."""
     cancelled: bool = False
 
     def cancel(self) -> None:
@@ -334,6 +340,24 @@ class Promises:
         if seconds > most and self._is_quiet and not (late or process.foreign):
             self._judge.convict("in time", f"{process.name} has waited {seconds:.3f} s for a reply: {shape}")
 
+    def may_wait(self, process: Process, task: SimTask, what: str, *, until: float | None) -> None:
+        """Judge until when a task is ready to wait, by its process's clock; None for as long as it takes."""
+        limit = min((one.limit for one in self._calls if one.task is task), default=math.inf)
+        if math.isinf(limit) or process.foreign or task.shields:
+            return
+        ends = math.inf if until is None else process.clock.true(until)
+        if ends > max(limit, self._judge.now) + ENDED_WITHIN:
+            text = (
+                f"{process.name} is ready to wait {what}, {ends - limit:.1f} s beyond the limit of its call"
+            )
+            self._judge.convict("in time", text)
+
+    def may_take(self, process: Process, what: str, *, seconds: float) -> None:
+        """Judge for how many seconds a client is ready to wait for a reply."""
+        most = max(process.core.timeout, RELEASED_WITHIN) + ENDED_WITHIN
+        if seconds > most and not process.foreign:
+            self._judge.convict("in time", f"{process.name} is ready to wait {seconds:.1f} s {what}")
+
     def confirmed(self, process: Process, session: str) -> float | None:
         """Return when the request was sent that gave a session its lease, by its process's clock."""
         return self._confirmed.get((process.name, session))
@@ -481,6 +505,12 @@ class Promises:
 
     def called(self, process: Process, what: str, timeout: float | None) -> PendingCall:
         """Take note of a call that has to end in time."""
+        call = self.due(process, what, timeout)
+        call.task, call.limit = process.running, call.deadline
+        return call
+
+    def due(self, process: Process, what: str, timeout: float | None) -> PendingCall:
+        """Take note of something else that has to come in time."""
         limit = math.inf if timeout is None else process.clock.true(process.clock.now() + timeout)
         call = PendingCall(process, what, limit, lambda: self._judge.now)
         self._calls[call] = None
