@@ -207,8 +207,12 @@ class SessionRules:
             case events.OutageBegan(silent=silent, remaining=remaining, keys=keys):
                 self._check_held(process, remaining, keys)
                 self._begin_outage(process, silent)
-            case events.Lost(session=session, reason=LossReason.EXPIRED):
-                self._check_expired(process, session)
+            case events.Lost(key=key, fence=fence, session=session, reason=LossReason.EXPIRED):
+                rules = self._judge.rules_of(key)
+                claim = None if rules is None else rules.claim(fence)
+                # Of several slots one may have expired, and the first one names them all.
+                sessions = {session} if claim is None else {one.session for one in claim.whole}
+                self._check_expired(process, session, sessions)
             case events.OutageEnded(seconds=seconds, remaining=remaining, keys=keys):
                 self._check_held(process, remaining, keys)
                 self._end_outage(process, seconds)
@@ -220,11 +224,11 @@ class SessionRules:
             self._tell(process, "its outage has begun twice")
         self._outages[process.name] = process.clock.now() - silent
 
-    def _check_expired(self, process: Process, session: str) -> None:
+    def _check_expired(self, process: Process, session: str, sessions: Collection[str]) -> None:
         """Judge that nothing expires of which no renewal has failed before, as was reported."""
         renewed = self._kept.get((process.name, session))
         # It may be in care no more: its end is known a moment before that of its holds.
-        has_failed = session in {kept.id for kept in self._failing.get(process.name, {})}
+        has_failed = any(kept.id in sessions for kept in self._failing.get(process.name, {}))
         if renewed is None or not self._direct or has_failed:
             return
         if not self._is_held_up(process, since=process.clock.true(renewed.confirmed)):
