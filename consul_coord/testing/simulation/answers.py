@@ -7,7 +7,8 @@ Rules
 - ``AcquireTimeout`` comes when the time is over, never before. The holders that it names held while the call
   waited, and the place in the queue is one that the caller had. Where nothing goes wrong, it names the holder
   of the last second, and its node.
-- A reading is tried again until its time is over.
+- A reading is tried again until its time is over. Who asks about everybody, or about a hold of its own, hears
+  how that stands: no old leader may answer that.
 - ``AcquireCancelled`` comes only after a cancellation.
 - A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. A value
   that is said to be written is there. No call that needs a hold succeeds once that is over.
@@ -30,13 +31,14 @@ from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.testing.simulation.chaos import OLD_FOR
 from consul_coord.testing.simulation.news import JUST
 from consul_coord.testing.simulation.plan import ENOUGH, FATES
-from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN
+from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN, OF_THE_AGENT
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consul_coord.errors import AcquireTimeout
+    from consul_coord.http.messages import Request
     from consul_coord.models import LeaderInfo
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
@@ -221,6 +223,16 @@ class Answers:
         named = {error.blocker.session, *(one.session for one in error.blocker.holders)}
         if session not in named and not self.excused(process, since=since):
             text = f"{process.name} does not say that {short(session)} has {error.key}: {error}"
+            self._judge.convict("answers", text)
+
+    def read(self, process: Process, request: Request) -> None:
+        """Judge a reading of a call whose answer is to be what is so now: no old leader may serve it.
+
+        Few runs have such a leader at that moment, and a difference between what it knows and what is so.
+        """
+        of_the_agent = request.path.startswith(OF_THE_AGENT)
+        if request.method == "GET" and not of_the_agent and "consistent" not in dict(request.params):
+            text = f"{process.name} reads {request.path} where an old leader may answer"
             self._judge.convict("answers", text)
 
     def read_in_vain(self, process: Process, what: str, error: Exception, *, left: float) -> None:

@@ -425,7 +425,7 @@ class CandidateUser(Holder):
                 await self.call(io, lambda io: self._hand_over(io, candidacy, hold))
             case 2:
                 since, ask = self.judge.now, partial(leader.leader, client=self.process.core, key=self.key)
-                info = await self.call(io, ask, what="asks who leads", most=2)
+                info = await self.call(io, ask, what="asks who leads", most=2, reads=True)
                 if info is None or isinstance(info, LeaderInfo):
                     self.judge.answers.led(self.key, info, since=since)
             case _:

@@ -191,6 +191,8 @@ class SimIO(HostedIO):
         promises, what = self._process.judge.promises, f"for {request.method} {request.path}"
         promises.may_take(self._process, what, seconds=deadline - self.now())
         promises.may_wait(self._process, self.task, what, until=deadline)
+        if self.task.wants_present:
+            self._process.judge.answers.read(self._process, request)
         if (agents := self._process.agents) is not None:
             ways, began = self._process.judge.ways, self._process.judge.now
             try:

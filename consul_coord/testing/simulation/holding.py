@@ -132,7 +132,9 @@ class Holder:
         self._others += 1
         try:
             await io.sleep(self._haste.uniform(0.0, AT_ONCE))
-            await (self._verify if self._haste.chance(0.5) else self._guarded)(io, hold, claim)
+            # Beside a write of its value no guard stays as it is.
+            verifies = self._haste.chance(0.5) or self._writes
+            await (self._verify if verifies else self._guarded)(io, hold, claim)
         finally:
             self._others -= 1
 
@@ -221,7 +223,7 @@ class Holder:
         match self.rng.randrange(6):
             case 0:
                 await self._guarded(io, hold, claim)
-            case 1:
+            case 1 if not self._others:
                 self._writes = hold.fence
                 began, value = self.judge.now, self.rng.randbytes(2).hex().encode()
                 was_over = hold.over.is_set()
@@ -324,6 +326,7 @@ class Holder:
         promises, began, before = self.judge.promises, self.judge.now, io.task.sent
         started = io.now()
         pending = promises.called(self.process, what, within)
+        io.task.wants_present = reads or claim is not None
         try:
             found = await self.process.call(io.task, program, closing=True)
             self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
@@ -338,6 +341,7 @@ class Holder:
             return FAILED
         finally:
             promises.ended(pending)
+            io.task.wants_present = False
             self.process.asked_at = self.judge.now
         return found
 

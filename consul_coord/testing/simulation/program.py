@@ -95,6 +95,8 @@ class SimTask:
         self.done = Signal()
         self.sent = 0
         """How many requests it has sent."""
+        self.wants_present = False
+        """Whether its present call is to answer by what is so now, whatever an old leader knows."""
         self.diary: Diary | None = None
         """Where its present call's requests are written down, if that is judged by them."""
         self.shields = 0

@@ -103,7 +103,7 @@ _NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
 """Parts of the texts by which servers do not serve; other texts refuse."""
 _TAKES = frozenset({"take", "slot-take", "locking"})
 """Requests that a waiting call repeats while a lock-delay lasts."""
-_OF_THE_AGENT = "/v1/status/"
+OF_THE_AGENT = "/v1/status/"
 """The requests that an agent answers by itself: they say nothing of the servers."""
 _FAILS = 500
 
@@ -309,7 +309,7 @@ class Promises:
         else:
             self._judge.sessions.succeeded(process, shape, waited=waited)
             self._counted[process.name, "wakeups"] += waited and response.status in _ANSWERS
-            if not shape.about.startswith(_OF_THE_AGENT):
+            if not shape.about.startswith(OF_THE_AGENT):
                 self._heard_at[process.name] = process.clock.now()
         for sighting in self._sightings:
             if sighting.process is process:
