@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
 
 def _comes_of(plan: Plan) -> bool:
     """Return whether a seed stands for a plan, except what is drawn besides its world."""
-    as_drawn = {name: getattr(plan, name) for name in ("connections", "sharing", "chaos")}
+    as_drawn = {name: getattr(plan, name) for name in ("connections", "sharing", "chaos", "amid")}
     return replace(draw(plan.seed), keeping=False, guests=None, large="", **as_drawn) == plan
 
 

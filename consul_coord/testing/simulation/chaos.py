@@ -19,6 +19,7 @@ from consul_coord.recipes.rwlock import queue as rwqueue
 from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.network import FADED
+from consul_coord.testing.simulation.plan import ACTS_BESIDE
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN, UNANSWERED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
@@ -42,18 +43,6 @@ _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
 OLD_FOR = 2.5
 """Seconds for which a leader that has lost its followers takes itself for the leader, at most."""
-ACTS_BESIDE = (
-    "destroy session",
-    "deregister node",
-    "release key",
-    "delete key",
-    "delete contender",
-    "overwrite",
-    "delete record",
-    "release contender",
-    "remove member",
-)
-"""The acts of operators of which an old leader does not know, where there are any of their kind."""
 NEW = 0.1
 """Seconds for which a hold is new: it is not watched yet."""
 MOST_FIT = 2

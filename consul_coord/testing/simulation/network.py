@@ -21,8 +21,10 @@ from consul_coord.errors import BrokenReply, ConnectFailed
 from consul_coord.http.messages import Response
 from consul_coord.server import wire
 from consul_coord.testing.simulation.diary import ODD
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.garble import garbled
-from consul_coord.testing.simulation.shapes import shape_of
+from consul_coord.testing.simulation.plan import ACTS_BESIDE
+from consul_coord.testing.simulation.shapes import LOOKS, shape_of
 from consul_coord.testing.simulation.ways import may_ask_anybody
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.connections import Room
-    from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.scheduler import Gate, Scheduler
@@ -123,6 +124,7 @@ class Network:
         """The place of faults that are no fate of a request."""
         self.latest = plan.latest
         self._plan = plan
+        self._amid = Dice(plan.seed, "acts amid")
         self.rng = rng
         self.agents: tuple[SimAgent, ...] = ()
         """Several agents, where a run has them; otherwise there is one, which is the cluster."""
@@ -162,6 +164,8 @@ class Network:
         """Draw what becomes of a request."""
         if self._plan.strike is not None:
             return self._strike(*self._plan.strike)
+        if self._plan.amid and not self.healed and shape.name not in LOOKS:
+            self._act_amid()
         if self.healed or not self._plan.fates:
             return "served"
         if self._plan.once:
@@ -174,6 +178,12 @@ class Network:
             if dice < 0:
                 return name
         return "served"
+
+    def _act_amid(self) -> None:
+        """Have an operator act while a request is on its way, perhaps: its sender has looked before that."""
+        if self._amid.chance(self._plan.amid):
+            act = self._amid.choice([name for name in ACTS_BESIDE if name in self._plan.chaos])
+            self.scheduler.after(0.0, partial(self.on_strike, act))
 
     def _strike(self, number: int, fault: str) -> str:
         """Count a request, and do what is to be done at it."""

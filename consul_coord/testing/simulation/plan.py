@@ -89,6 +89,19 @@ MEMBER_CHAOS = {
 """The further faults where processes are members of a group."""
 CROWD_CHAOS = {"crowd": "other programs of the host take all of the agent's connections for a while"}
 """The further faults where an agent has a limit on connections."""
+ACTS_BESIDE = (
+    "destroy session",
+    "deregister node",
+    "release key",
+    "delete key",
+    "delete contender",
+    "overwrite",
+    "delete record",
+    "release contender",
+    "remove member",
+)
+"""The acts of operators that may come just beside something: of which an old leader does not know, or between
+a client's look and its write."""
 _ACTS = {"release key", "delete key", "destroy session", "crash", *MEMBER_CHAOS}
 LATEST = 40.0
 """Seconds: clean-up looks for what comes late for more than that."""
@@ -153,6 +166,8 @@ class Plan:
     """Whether each thing asked for in a hot way fails once, at its first request, and nothing else does."""
     strike: tuple[int, str] | None = None
     """The number of the request that one fault is aimed at, and the fault: a fate, or one of the others."""
+    amid: float = 0.0
+    """Of so many requests that write something each meets an operator's act on its way."""
     several: bool = False
     """Whether some users of locks take all keys at once."""
     keeping: bool = False
@@ -260,7 +275,7 @@ class Plan:
             f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
-            f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}",
+            f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}; acts amid: {self.amid:.0%}",
             *([f"{self.callers} users of plain calls each"] if self.callers else ()),
             *([f"{self.crowd} watches each"] if self.crowd else ()),
             *([f"the agent takes {self.connections} connections"] if self.connections else ()),

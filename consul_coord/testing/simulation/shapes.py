@@ -95,6 +95,8 @@ LOCKING = frozenset(
     }
 )
 """Those that may change who holds what."""
+LOOKS = frozenset({"look", "glance", "watch", "watch-session", "list", "read", "create", "renew"})
+"""Those that depend on nothing that was read before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from consul_coord.models import SessionSpec
 from consul_coord.models.session import SERF_HEALTH
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.plan import (
+    ACTS_BESIDE,
     AGENT_CHAOS,
     CHAOS,
     ENOUGH,
@@ -120,6 +121,9 @@ def draw(seed: int) -> Plan:
             plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
     if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
+    amid = Dice(seed, "amid")
+    if plan.chaos.keys() & set(ACTS_BESIDE) and amid.chance(AMID_SHARE):
+        plan = replace(plan, amid=amid.choice((0.05, 0.2)))
     return plan
 
 
@@ -162,6 +166,16 @@ def _with_more_chaos(plan: Plan) -> Plan:
         # Leases of seconds, in which renewals fail again and again.
         spec = replace(plan.spec, ttl=LONG_LEASE, lock_delay=LONG_LEASE)
         plan = replace(plan, spec=spec, lingering=LONG)
+    rng = Dice(plan.seed, "slow watches")
+    if "old leader" in plan.chaos and rng.chance(SLOW_WATCHES_SHARE):
+        # What a watch has not told yet, only what is asked then can tell: of a leader that may be old.
+        acts = dict.fromkeys(("release key", "delete key", "delete contender", "destroy session"), 4.0)
+        slow: dict[str, Any] = {
+            "fates": {"slow": 0.0},
+            "hot": frozenset({"watch", "watch-session"}),
+            "hot_probability": 0.5,
+        }
+        plan = replace(plan, chaos={**acts, **plan.chaos}, curious=True, **slow)
     return plan
 
 
@@ -595,6 +609,10 @@ SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
     _short_offices,
     _unanswered_withdrawals,
 )
+SLOW_WATCHES_SHARE = 0.4
+"""The part of the runs with old leaders and any faults in which watches are slow, and operators act."""
+AMID_SHARE = 0.5
+"""The part of the runs with acts of operators in which these come between a client's look and its write."""
 CROWD_SHARE = 0.35
 """The part of the runs with groups of strangers in which one of these is large."""
 GUESTS_SHARE = 0.35
