@@ -188,18 +188,22 @@ class CallUser(Holder):
         program: Callable[[IO], Coroutine[Any, Any, object]],
         *,
         timeout: float,
+        present: bool = False,
     ) -> tuple[Any, ConsulCoordError | None, float, Diary]:
-        """Do something, and return its result, its error, when it began, and what it sent."""
+        """Do something, and return its result, its error, when it began, and what it sent.
+
+        ``present``: it goes by what is so now, whatever an old leader knows.
+        """
         began, diary = self.judge.now, Diary(io.now)
         pending = self.judge.promises.called(self.process, what, timeout)
-        io.task.diary = diary
+        io.task.diary, io.task.wants_present = diary, present
         try:
             return await self.process.call(io.task, program), None, began, diary
         except (TransportError, ResponseError, TxnFailed, DecodeError) as error:
             self.judge.see(f"plain call: {type(error).__name__}")
             return None, error, began, diary
         finally:
-            io.task.diary = None
+            io.task.diary, io.task.wants_present = None, False
             self.judge.promises.ended(pending)
 
     async def _update(self, io: SimIO) -> None:
@@ -247,6 +251,7 @@ class CallUser(Holder):
             f"destroys the sessions {name}",
             lambda io: handling.destroy_named(io, sessions, name, timeout=timeout),
             timeout=timeout,
+            present=True,
         )
         if error is not None:
             if flaw := diary.flaw_of_several(error):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 HANDOVER = 2.0
 """Seconds that the owner of a partition has to finish."""
-JOINS_TWICE = 0.2
+JOINS_TWICE = 0.4
 """So often two tasks of a process join at once."""
 JOINED_WITHIN = 1.0
 """Seconds within which a member joins, when nothing goes wrong."""

@@ -93,7 +93,20 @@ class KeepingUser(LockUser):
         finally:
             kept, self._kept, self._resumed = self._kept, None, None
             if kept is not None:
+                self._try_export(kept)
                 await self._close(io, kept)
+
+    def _try_export(self, kept: KeptSession) -> None:
+        """Hand over a session that has ended, as its client knows, which is refused."""
+        if kept.lease.ended_by is None or kept.exported:
+            return
+        try:
+            handling.export(kept)
+        except SessionNotFound:
+            self.judge.see("no session to hand over")
+        else:
+            text = f"{self.process.name} hands over {kept.id}, which has ended: {kept.lease.ended_by}"
+            self.judge.convict("answers", text)
 
     async def _open(self, io: SimIO, export: Export | None) -> bool:
         """Open a session, or resume one; returns whether that could be done."""

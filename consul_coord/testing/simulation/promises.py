@@ -90,6 +90,9 @@ AT_REST = 10.0
 """Seconds after the end of the last call by which nothing of it goes on: longer than a shared query lasts."""
 BACKGROUND = 5
 """Tasks of a client at rest, besides one for each session: clean-up, and looking after what is idle."""
+MOST_SLOTS, AHEAD = 3, 3
+"""Slots that a user has at once, each by a session of its own; and sessions of a semaphore that are ready for
+the next call, or were of one that was cut short."""
 RELEASED_WITHIN = 8.0
 """Seconds after which a release without an answer is left to the background."""
 NOTHING = object()
@@ -215,14 +218,15 @@ class Promises:
         self._timeout = max(plan.timeout, RELEASED_WITHIN)
         """Seconds within which a request is given up that gets no answer."""
         own = len(plan.keys) + plan.several + len(plan.elections) + len(plan.jobs)
-        self._most_sessions = (
-            math.inf if plan.pools or plan.rwlocks or plan.sharing or plan.guests else 1 + own
-        )
+        slots = len(plan.pools) * (MOST_SLOTS if plan.permits else 1)
+        own += plan.users * slots + AHEAD * len(plan.pools)
+        self._most_sessions = math.inf if plan.rwlocks or plan.sharing or plan.guests else 1 + own
         self._confirmed: dict[tuple[str, str], float] = {}
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._renewed_in_time: dict[tuple[str, str], float] = {}
         """The same, of those whose answer was surely read before the lease was over."""
-        self._undisturbed = plan.calm or plan.has_only_acts
+        old = "old leader" in plan.chaos or (plan.strike is not None and plan.strike[1] == "old leader")
+        self._undisturbed = plan.calm or plan.has_only_acts or not old
         """Whether nobody is held up by anything, except where that is noted."""
         self._ids = frozenset(plan.ids)
         self._is_crowded = plan.crowd > UNSHARED
@@ -438,7 +442,9 @@ class Promises:
         claim.gone_since = judge.now if claim.gone_since is None else claim.gone_since
         contact = self.contact(process.name)
         began = max(claim.gone_since, contact.troubled_until, process.awake_since)
-        within = NOTICED_CALMLY if judge.calm and not self._is_crowded else NOTICED_WITHIN
+        # Whose requests have all been answered for a while is not held up either.
+        is_free = judge.calm or not contact.failures
+        within = NOTICED_CALMLY if is_free and not self._is_crowded else NOTICED_WITHIN
         # Members hear of their own keys by their folder, which an old leader may show.
         within += judge.plain.behind * (claim.of in self._ids)
         limit = began + (seldom + within + contact.patience()) * judge.stretch

@@ -123,7 +123,7 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
     amid = Dice(seed, "amid")
     if plan.chaos.keys() & set(ACTS_BESIDE) and amid.chance(AMID_SHARE):
-        plan = replace(plan, amid=amid.choice((0.05, 0.2)))
+        plan = replace(plan, amid=amid.choice((0.05, 0.05 if plan.calm else 0.2)))
     return plan
 
 
@@ -307,6 +307,7 @@ def draw_with_members(seed: int) -> Plan:
             **{name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
             **({"remove member": 5.0} if Dice(seed, "removed").chance(0.5) else {}),
             **({"strangers": 1.0} if others else {}),
+            **({"old leader": 3.0} if Dice(seed, "an old leader").chance(OLD_LEADERS_OF_GROUPS) else {}),
         },
     )
 
@@ -609,6 +610,8 @@ SCENES: tuple[Callable[[Dice, Plan], dict[str, Any]], ...] = (
     _short_offices,
     _unanswered_withdrawals,
 )
+OLD_LEADERS_OF_GROUPS = 0.3
+"""The part of the runs with groups in which old leaders answer."""
 SLOW_WATCHES_SHARE = 0.4
 """The part of the runs with old leaders and any faults in which watches are slow, and operators act."""
 AMID_SHARE = 0.5
