@@ -14,7 +14,8 @@ Rules
   callbacks come as soon.
 - A member that says that it has joined is one on the servers. It shows the value that it was given last, also
   if that was given between two memberships: it joins with it, and does not give it only afterwards. Its joins
-  and losses are events. One that was lost joins again soon, if it can ask and its id is free.
+  and losses are events. One that was lost joins again soon, if it can ask and its id is free. If somebody
+  else has its id, it has a problem that says so.
 
 Nobody who looks sends a request or draws a number, so a run is the same with these eyes and without them.
 """
@@ -364,6 +365,11 @@ class MemberEyes:
         since = max(since, judge.promises.undisturbed_since(process))
         if judge.now > since + JOINS_AGAIN * judge.stretch and not judge.cluster.down:
             judge.convict("progress", f"{process.name} has lost {member.key}, and does not join again")
+        is_taken = not is_free and entry is not None and process.core.sessions.get(entry.session) is None
+        puzzled = self._watch.since("no reason", is_so=is_out and is_taken and member.problem is None)
+        puzzled = max(puzzled, judge.promises.undisturbed_since(process))
+        if judge.now > puzzled + JOINS_AGAIN * judge.stretch and not judge.cluster.down:
+            judge.convict("answers", f"{process.name} can't have {member.key} again, and does not say why")
         is_well = joined and entry is not None and entry.value == self._given and self._unsure_of is None
         if self._watch.lasts("problem", is_so=is_well and member.problem is not None) > SHOWN_WITHIN:
             judge.convict("answers", f"{process.name} is a member, and has the problem {member.problem}")

@@ -48,6 +48,8 @@ HANDOVER = 2.0
 """Seconds that the owner of a partition has to finish."""
 JOINS_TWICE = 0.4
 """So often two tasks of a process join at once."""
+JOINS_SECOND = 0.02
+"""Seconds after which it joins where the other one is to be the first."""
 JOINED_WITHIN = 1.0
 """Seconds within which a member joins, when nothing goes wrong."""
 ENDED_SOON = 1.0
@@ -80,13 +82,15 @@ class Joiner(Holder):
         self._member = Membership(core, group, name, b"", evictable=evictable, keeps=self)
         self._eyes = MemberEyes(self.process, self._member)
         what, limit = f"joins {self._sharing.prefix} as {name}", self._limit(timeout)
+        self._close_eyes = self.judge.eyes.open(self._eyes.look)
+        if self.more.chance(JOINS_TWICE):
+            other = None if timeout is None else timeout * self.more.uniform(0.3, 1.5)
+            self.process.spawn(partial(self._join_too, other), name="another that joins")
+            if self.more.chance(0.5):
+                await io.sleep(JOINS_SECOND)
         call = self._call = self.judge.promises.called(self.process, what, limit)
         began, since = io.now(), self.judge.now
-        self._close_eyes = self.judge.eyes.open(self._eyes.look)
         self._eyes.joins += 1
-        if self.more.chance(JOINS_TWICE):
-            other = None if timeout is None else timeout * self.more.uniform(0.5, 1.5)
-            self.process.spawn(partial(self._join_too, other), name="another that joins")
         try:
             await self._call_join(io, self._member, timeout=timeout)
         except AcquireTimeout as error:
