@@ -124,6 +124,16 @@ def draw(seed: int) -> Plan:
     amid = Dice(seed, "amid")
     if plan.chaos.keys() & set(ACTS_BESIDE) and amid.chance(AMID_SHARE):
         plan = replace(plan, amid=amid.choice((0.05, 0.05 if plan.calm else 0.2)))
+    return _behind(plan)
+
+
+def _behind(plan: Plan) -> Plan:
+    """Let an old leader answer in more of the runs in which anything may go wrong."""
+    is_strict = plan.calm or plan.gentle or plan.has_only_acts or plan.agents > 1
+    is_limited = plan.connections not in {0, ENOUGH}
+    may_be = plan.chaos and not (is_strict or is_limited or plan.crowd)
+    if may_be and "old leader" not in plan.chaos and Dice(plan.seed, "behind").chance(BEHIND_SHARE):
+        plan = replace(plan, chaos={**plan.chaos, "old leader": 2.5})
     return plan
 
 
@@ -628,6 +638,8 @@ KEEPING_SHARE = 0.15
 """The part of the runs with locks in which users keep sessions of their own."""
 SILENCE_SHARE = 0.5
 """The part of the runs with such users and faults of all kinds in which links are often cut for long."""
+BEHIND_SHARE = 0.3
+"""The part of the other runs with any faults in which an old leader answers now and then."""
 OVERWRITTEN_SHARE = 0.5
 """The part of the runs with locks of several keys and any faults in which operators write to these."""
 SEVERAL_SHARE = 0.15
