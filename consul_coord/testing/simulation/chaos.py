@@ -20,7 +20,7 @@ from consul_coord.server.acl import Rule
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.network import FADED
 from consul_coord.testing.simulation.plan import ACTS_BESIDE
-from consul_coord.testing.simulation.promises import RELEASED_WITHIN, UNANSWERED
+from consul_coord.testing.simulation.promises import LONGEST_PAUSE, RELEASED_WITHIN, UNANSWERED
 from consul_coord.testing.simulation.slot_rules import GARBAGE
 from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.way_rules import LEFT_WITHIN
@@ -281,7 +281,8 @@ class Chaos:
             return
         seconds = self._later(least, most, cluster.start)
         self._note("restarts", seconds=seconds)
-        self._trouble(lasts=seconds)
+        # Pauses have grown meanwhile, to twice that time at most, and the last one may just have begun.
+        self._trouble(lasts=seconds + min(2 * seconds, LONGEST_PAUSE))
         cluster.stop()
         if self._world.network.room is not None:
             self._world.network.room.break_all()

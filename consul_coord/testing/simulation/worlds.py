@@ -124,7 +124,19 @@ def draw(seed: int) -> Plan:
     amid = Dice(seed, "amid")
     if plan.chaos.keys() & set(ACTS_BESIDE) and amid.chance(AMID_SHARE):
         plan = replace(plan, amid=amid.choice((0.05, 0.05 if plan.calm else 0.2)))
-    return _behind(plan)
+    return _with_hiccups(_behind(plan))
+
+
+def _with_hiccups(plan: Plan) -> Plan:
+    """Let each request fail once in a part of the runs with crowds, and add other groups where that is so."""
+    if plan.crowd and Dice(plan.seed, "hiccups in a crowd").chance(CROWD_HICCUPS_SHARE):
+        fates = dict.fromkeys(Dice(plan.seed, "broken").sample(BROKEN, 2), 0.0)
+        return replace(plan, calm=False, fates=fates, hot=frozenset(SHAPES), once=True, lingering=0.0)
+    if plan.once and plan.sharing is not None:
+        others = Dice(plan.seed, "strangers").choice(STRANGERS)
+        chaos = {**plan.chaos, "strangers": 1.0} if others else plan.chaos
+        return replace(plan, strangers=others, chaos=chaos)
+    return plan
 
 
 def _behind(plan: Plan) -> Plan:
@@ -301,7 +313,7 @@ def draw_with_members(seed: int) -> Plan:
     if rng.chance(0.5):
         # Who is told of each change can be expected to act at once.
         plan = replace(plan, fates={}, hot=frozenset(), chaos=ACTS, spec=SessionSpec(ttl=8.0, lock_delay=1.0))
-    return replace(
+    plan = replace(
         plan,
         sharing=Sharing("group/a", ("0", "1", "2", "3")[: rng.choice((1, 2, 4))]),
         strangers=others,
@@ -320,6 +332,7 @@ def draw_with_members(seed: int) -> Plan:
             **({"old leader": 3.0} if Dice(seed, "an old leader").chance(OLD_LEADERS_OF_GROUPS) else {}),
         },
     )
+    return plan if plan.has_only_acts else _with_more_chaos(plan)
 
 
 def draw_with_callers(seed: int) -> Plan:
@@ -396,7 +409,7 @@ def draw_with_crowds(seed: int) -> Plan:
 def draw_with_rwlocks(seed: int) -> Plan:
     """Return a run with a read-write lock, and nothing else."""
     plan = _mixed(seed, Dice(seed, "plan"))
-    return replace(
+    plan = replace(
         plan,
         rwlocks=("jobs/rw",),
         curious=True,
@@ -408,6 +421,7 @@ def draw_with_rwlocks(seed: int) -> Plan:
         users=max(2, plan.users),
         chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
     )
+    return _with_more_chaos(plan)
 
 
 def draw_calm(seed: int) -> Plan:
@@ -439,14 +453,13 @@ def draw_calm(seed: int) -> Plan:
 def draw_hiccups(seed: int) -> Plan:
     """Return a run with several recipes, in which each request fails once, and operators act at most."""
     rng = Dice(seed, "hiccups")
-    broken = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
     plan = _several_recipes(seed, rng)
     slots = {"delete contender": 3.0, "delete record": 8.0} if plan.pools else {}
     acts = {"release key": 3.0, "delete key": 5.0, **slots} if Dice(seed, "operators").chance(0.5) else {}
     return replace(
         plan,
         curious=True,
-        fates=dict.fromkeys(rng.sample(broken, 2), 0.0),
+        fates=dict.fromkeys(rng.sample(BROKEN, 2), 0.0),
         hot=frozenset(SHAPES),
         once=True,
         lingering=LONG,
@@ -626,6 +639,10 @@ SLOW_WATCHES_SHARE = 0.4
 """The part of the runs with old leaders and any faults in which watches are slow, and operators act."""
 AMID_SHARE = 0.5
 """The part of the runs with acts of operators in which these come between a client's look and its write."""
+BROKEN = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
+"""Two of them are what each request meets once, where each fails once."""
+CROWD_HICCUPS_SHARE = 0.3
+"""The part of the runs with crowds of watches in which each request fails once."""
 CROWD_SHARE = 0.35
 """The part of the runs with groups of strangers in which one of these is large."""
 GUESTS_SHARE = 0.35
