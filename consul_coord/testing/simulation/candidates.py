@@ -422,10 +422,14 @@ class CandidateUser(Holder):
                 if was_held and outcome is ReleaseOutcome.RELEASED:
                     self.judge.news.expect(self.process, "resigned", self.key, hold.fence)
             case 1:
-                await self.call(io, lambda io: self._hand_over(io, candidacy, hold))
+                within = 2.0 + LATE_NAMING + self.process.core.timeout + RELEASED_WITHIN
+                hand_over = partial(self._hand_over, candidacy=candidacy, hold=hold)
+                await self.call(io, hand_over, what="hands over", within=within)
             case 2:
                 since, ask = self.judge.now, partial(leader.leader, client=self.process.core, key=self.key)
-                info = await self.call(io, ask, what="asks who leads", most=2, reads=True)
+                info = await self.call(
+                    io, ask, what="asks who leads", within=self.process.core.timeout, most=2, reads=True
+                )
                 if info is None or isinstance(info, LeaderInfo):
                     self.judge.answers.led(self.key, info, since=since)
             case _:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.io import PATIENCE
+from consul_coord.models import LossReason
 from consul_coord.testing.simulation.promises import NOTICED_WITHIN
 from consul_coord.testing.simulation.trace import short
 
@@ -276,10 +277,13 @@ def _same(one: LeaderInfo | None, other: LeaderInfo | None) -> bool:
 class MemberEyes:
     """One membership's view of itself."""
 
-    def __init__(self, process: Process, membership: Membership) -> None:
+    def __init__(self, process: Process, membership: Membership, *, evictable: bool) -> None:
         self._process = process
         self._judge: Judge = process.judge
         self._membership = membership
+        evicted = {LossReason.KEY_DELETED} if evictable else set[LossReason]()
+        self.final = {LossReason.CLIENT_CLOSED, LossReason.FORKED, *evicted}
+        """After such a loss it is a member no more, until its user has it join."""
         self._given = membership.value
         self._given_at = 0.0
         self._unsure_of: Grant | None = None
@@ -295,6 +299,8 @@ class MemberEyes:
         """The latest one whose loss was looked at."""
         self.joins = 0
         """How many calls wait for it to be a member."""
+        self.others = 0
+        """How many calls of other tasks do."""
         self.is_leaving = False
         """Whether its user has it leave."""
 
@@ -338,6 +344,9 @@ class MemberEyes:
         judge, process, member = self._judge, self._process, self._membership
         if self._watch.lasts("join", is_so=joined and self.joins > 0) > TOLD_SOON + JOIN_LOOK:
             judge.convict("in time", f"{process.name} is a member, and a call still joins")
+        is_out = self._seen is not None and self._seen.reason in self.final
+        if is_out and hold is not self._seen and not (self.joins or self.others):
+            judge.convict("sharing", f"{process.name} was evicted, and is {member.key} again")
         if hold is not self._seen:  # of the one before no news may have been due, after a sleep
             self._known, self._seen = self._seen or self._known, hold
             self._watch.lasts("news", is_so=False)
@@ -359,7 +368,7 @@ class MemberEyes:
             self._lost = hold
         entry = judge.cluster.entry(member.key)
         is_free = entry is None or not entry.session
-        final = hold is not None and (hold.released or hold.reason in member.final)
+        final = hold is not None and (hold.released or hold.reason in self.final)
         is_out = hold is not None and not joined and not final and not self.is_leaving
         since = self._watch.since("out", is_so=is_out and is_free)
         since = max(since, judge.promises.undisturbed_since(process))

@@ -358,6 +358,11 @@ class User(Holder, ABC):
         self._call: PendingCall | None = None
         """The call that it waits for, or waited for last."""
 
+    @property
+    def asks_about(self) -> str:  # type: ignore[override]
+        """The first of what it may acquire."""
+        return next((self.claimed(of)[0] for of in self.choices()), "")
+
     @abstractmethod
     def choices(self) -> Sequence[str]:
         """Return what may be acquired."""

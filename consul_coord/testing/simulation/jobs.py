@@ -255,7 +255,7 @@ class JobUser(Holder):
 
     def __init__(self, process: Process, key: str, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, f"job {key}", healed=healed)
-        self.key = key
+        self.key = self.asks_about = key
         self._at_most: float | None = None
         """For how long the present run may have the lock."""
         self._off = self.rng.randrange(2 * MOST_OFF + 1) - MOST_OFF

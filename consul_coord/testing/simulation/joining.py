@@ -80,7 +80,7 @@ class Joiner(Holder):
         evictable = self.rng.chance(0.2)
         core, group = self.process.core, self._sharing.group
         self._member = Membership(core, group, name, b"", evictable=evictable, keeps=self)
-        self._eyes = MemberEyes(self.process, self._member)
+        self._eyes = MemberEyes(self.process, self._member, evictable=evictable)
         what, limit = f"joins {self._sharing.prefix} as {name}", self._limit(timeout)
         self._close_eyes = self.judge.eyes.open(self._eyes.look)
         if self.more.chance(JOINS_TWICE):
@@ -142,6 +142,8 @@ class Joiner(Holder):
         member, began = self._member, io.now()
         what = f"joins {self._sharing.prefix} at once"
         call = self._joins_too = self.judge.promises.called(self.process, what, self._limit(timeout))
+        eyes = self._eyes
+        eyes.others += 1
         try:
             await self._call_join(io, member, timeout=timeout)
         except AcquireTimeout as error:
@@ -152,6 +154,7 @@ class Joiner(Holder):
             if member.hold is None:
                 self.judge.convict("answers", f"{self.process.name} {what}, it hears, and is no member")
         finally:
+            eyes.others -= 1
             self.judge.promises.ended(call)
 
     def _joins_in_vain(self, error: AcquireTimeout, *, took: float, timeout: float, since: float) -> None:
@@ -272,7 +275,7 @@ class Guest(Joiner):
     def _is_out(self) -> bool:
         """Whether it does not join again."""
         hold = self._member.hold
-        return hold is not None and hold.reason in self._member.final
+        return hold is not None and hold.reason in self._eyes.final
 
     async def _join(self, io: SimIO, name: str, *, timeout: float | None) -> bool:
         if not self.healed() and self.more.chance(LEAVES_AMID):

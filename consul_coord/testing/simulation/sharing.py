@@ -457,7 +457,7 @@ class MemberUser(Joiner):
         if not self.healed():
             return io.now() >= until
         hold = self._member.hold
-        if hold is not None and hold.reason in self._member.final:
+        if hold is not None and hold.reason in self._eyes.final:
             return True
         joined = self._member.is_joined(io.now())
         owned = partitioning.owned(io.now())

@@ -248,7 +248,7 @@ class SlotUser(User):
         """Change the limit, once in a while."""
         if not self.healed() and self.rng.chance(0.03):
             limit = self.rng.choice((1, 2, 3))
-            await self.call(io, lambda io: self._resize(io, what, limit))
+            await self._change_limit(io, what, limit)
 
     def views(self, of: str) -> Sequence[View]:
         """Ask who holds the slots, and who waits for one."""
@@ -272,7 +272,11 @@ class SlotUser(User):
         if self.healed() or self.rng.chance(0.6):
             self._semaphores[of] = semaphore.SemaphoreObject(shared.plan, max(error.remote, 1))
         else:
-            await self.call(io, lambda io: self._resize(io, shared, shared.limit))
+            await self._change_limit(io, shared, shared.limit)
+
+    async def _change_limit(self, io: SimIO, what: semaphore.SemaphoreObject, limit: int) -> None:
+        within = self.process.core.timeout
+        await self.call(io, lambda io: self._resize(io, what, limit), what="resizes", within=within)
 
     async def _resize(self, io: IO, core: semaphore.SemaphoreObject, limit: int) -> None:
         try:

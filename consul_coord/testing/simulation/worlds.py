@@ -124,7 +124,33 @@ def draw(seed: int) -> Plan:
     amid = Dice(seed, "amid")
     if plan.chaos.keys() & set(ACTS_BESIDE) and amid.chance(AMID_SHARE):
         plan = replace(plan, amid=amid.choice((0.05, 0.05 if plan.calm else 0.2)))
-    return _with_hiccups(_behind(plan))
+    if plan.jobs and not _is_strict(plan) and Dice(seed, "jobs overwritten").chance(OVERWRITTEN_SHARE):
+        plan = replace(plan, chaos={"overwrite": 3.0, **plan.chaos})
+    if plan.office == "heirs" and not plan.fates and Dice(seed, "heirs behind").chance(BEHIND_SHARE):
+        plan = replace(plan, chaos={**plan.chaos, "old leader": 1.5})
+    return _with_hiccups(_behind(_unanswered_endings(plan)))
+
+
+def _unanswered_endings(plan: Plan) -> Plan:
+    """Let nothing that gives something back be answered soon, in a part of the runs: each ends in its time."""
+    rng = Dice(plan.seed, "endings")
+    if _is_strict(plan) or plan.callers or not rng.chance(ENDINGS_SHARE):
+        return plan
+    fates = rng.choice((("request lost", "reply lost", "slow"), ("late", "late and cut off", "reply lost")))
+    return replace(
+        plan,
+        fates=dict.fromkeys(fates, 0.003),
+        hot=ENDINGS,
+        hot_probability=rng.uniform(0.4, 1.0),
+        chaos={"close": 8.0} if rng.chance(0.5) else {},
+    )
+
+
+def _is_strict(plan: Plan) -> bool:
+    """Return whether a world promises more than that nothing bad happens, so that no faults are added."""
+    is_limited = plan.connections not in {0, ENOUGH}
+    is_strict = plan.calm or plan.gentle or plan.has_only_acts or plan.strike is not None
+    return is_strict or is_limited or plan.agents > 1 or bool(plan.crowd)
 
 
 def _with_hiccups(plan: Plan) -> Plan:
@@ -141,10 +167,8 @@ def _with_hiccups(plan: Plan) -> Plan:
 
 def _behind(plan: Plan) -> Plan:
     """Let an old leader answer in more of the runs in which anything may go wrong."""
-    is_strict = plan.calm or plan.gentle or plan.has_only_acts or plan.agents > 1
-    is_limited = plan.connections not in {0, ENOUGH}
-    may_be = plan.chaos and not (is_strict or is_limited or plan.crowd)
-    if may_be and "old leader" not in plan.chaos and Dice(plan.seed, "behind").chance(BEHIND_SHARE):
+    may_be = plan.chaos and plan.hot != ENDINGS and "old leader" not in plan.chaos
+    if may_be and not _is_strict(plan) and Dice(plan.seed, "behind").chance(BEHIND_SHARE):
         plan = replace(plan, chaos={**plan.chaos, "old leader": 2.5})
     return plan
 
@@ -655,6 +679,9 @@ KEEPING_SHARE = 0.15
 """The part of the runs with locks in which users keep sessions of their own."""
 SILENCE_SHARE = 0.5
 """The part of the runs with such users and faults of all kinds in which links are often cut for long."""
+ENDINGS = frozenset({"withdraw", "slot-withdraw", "slot-leave", "unlock", "delete", "destroy"})
+ENDINGS_SHARE = 0.08
+"""The requests that give something back, and the part of the runs in which most of these get no answer."""
 BEHIND_SHARE = 0.3
 """The part of the other runs with any faults in which an old leader answers now and then."""
 OVERWRITTEN_SHARE = 0.5
