@@ -61,6 +61,8 @@ STABLE = 1.5
 """Seconds after which a waiter has read who holds."""
 LAST_PAUSE = 1.2
 """Seconds for which it may rest before the last try of a reading, which it leaves out then."""
+DONE_WITHIN = 1.0
+"""Seconds within which a call with a hold is done, when nothing goes wrong."""
 AT_ONCE = 0.1
 """Seconds after which a call has waited."""
 _NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
@@ -327,6 +329,11 @@ class Answers:
         left, took = claim.lease.remaining(process.clock.now()), self._judge.now - since
         if left < seconds - took / (1 - self._judge.skew) - JUST and not self.excused(process, since=since):
             self._judge.convict("answers", f"{claim}: {seconds:.2f} s are sure, it says, and {left:.2f} are")
+
+    def lasted(self, process: Process, what: str, took: float, *, since: float) -> None:
+        """Judge how long a call has lasted that need not wait for anybody."""
+        if took > DONE_WITHIN and not self.excused(process, since=since):
+            self._judge.convict("in time", f"{process.name} {what}: {took:.2f} s, and all is well")
 
     def paid(self, process: Process, what: str, *, sent: int, most: float) -> None:
         """Judge the number of requests that a call took, where nothing goes wrong."""

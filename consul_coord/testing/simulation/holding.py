@@ -330,6 +330,8 @@ class Holder:
         try:
             found = await self.process.call(io.task, program, closing=True)
             self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
+            if within is not None:
+                self.judge.answers.lasted(self.process, what, io.now() - started, since=began)
         except ConsulCoordError as error:
             if not (retryable(error) or isinstance(error, LockLost | TxnFailed | PermissionDenied)):
                 raise

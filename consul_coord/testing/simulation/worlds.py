@@ -132,7 +132,7 @@ def draw(seed: int) -> Plan:
 
 
 def _unanswered_endings(plan: Plan) -> Plan:
-    """Let nothing that gives something back be answered soon, in a part of the runs: each ends in its time."""
+    """Let what gives something back get no answer soon, in a part of the runs: all ends in its time."""
     rng = Dice(plan.seed, "endings")
     if _is_strict(plan) or plan.callers or not rng.chance(ENDINGS_SHARE):
         return plan
