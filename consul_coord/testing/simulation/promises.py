@@ -64,6 +64,8 @@ SEEN_TOGETHER = 1.3
 """Seconds more, about as documented, where there are more than these."""
 SEEN_WITHIN = 2.0
 """Seconds more within which a candidate learns who leads."""
+FAIL_ONCE = 3
+"""So many different requests of one program fail one after the other, where each of them fails once."""
 PAUSE = 0.3
 LONGEST_PAUSE = 15.0
 """Seconds for which a watch rests after one failure, and after many; each doubles it."""
@@ -119,6 +121,8 @@ class Contact:
     failures: list[float] = field(default_factory=list[float])
     answered_from: float = 0.0
     """From when on a request, except a blocking query, is answered or has failed."""
+    in_a_row: int = 10
+    """So many failures in a row make a pause grow, at most."""
     blind: bool = False
     """Whether it may look no more after what it holds: it was refused once."""
 
@@ -133,7 +137,7 @@ class Contact:
 
     def patience(self) -> float:
         """Return the seconds for which a loss may go unnoticed, besides those that it takes to notice."""
-        rest = PAUSE * 2 ** min(len(self.failures), 10) if self.failures else 0.0
+        rest = PAUSE * 2 ** min(len(self.failures), self.in_a_row) if self.failures else 0.0
         return min(rest, LONGEST_PAUSE)
 
 
@@ -237,6 +241,7 @@ class Promises:
         self._more = 6 * plan.crowd
         """Requests more that a process may send."""
         self._contacts: dict[str, Contact] = {}
+        self._in_a_row = FAIL_ONCE if plan.once else 10
         self._all_troubled_until = 0.0
         self._sent: dict[tuple[str, str], deque[float]] = {}
         """The times of each process's latest requests, of all and of those alike."""
@@ -376,7 +381,10 @@ class Promises:
 
     def contact(self, who: str) -> Contact:
         """Return what went wrong for a process."""
-        return self._contacts.setdefault(who, Contact(self._all_troubled_until))
+        known = self._contacts.get(who)
+        if known is None:
+            known = self._contacts[who] = Contact(self._all_troubled_until, in_a_row=self._in_a_row)
+        return known
 
     def troubled(self, who: str) -> float:
         """Return the time until which a process may have been held up by what went wrong."""
