@@ -175,7 +175,7 @@ class Answers:
         # A try may have less time than one request takes.
         may_fail = self._ended or timeout < AT_ONCE or self.excused(process, since=since)
         # A candidate's attempt that has just begun has asked nothing yet.
-        may_fail = may_fail or error.__cause__ is None
+        may_fail = may_fail or (queued_before and error.__cause__ is None)
         if blocker.kind == "unreachable" and not may_fail:
             judge.convict("answers", f"{process.name} could not reach the servers, it says: {error}")
         rules = [judge.rules[name] for name in names]

@@ -363,7 +363,8 @@ class User(Holder, ABC):
     @property
     def asks_about(self) -> str:  # type: ignore[override]
         """The first of what it may acquire."""
-        return next((self.claimed(of)[0] for of in self.choices()), "")
+        readable = () if self.judge.damages else self.choices()
+        return next((self.claimed(of)[0] for of in readable), "")
 
     @abstractmethod
     def choices(self) -> Sequence[str]:
@@ -487,7 +488,8 @@ class User(Holder, ABC):
         # A try takes no longer than one request may.
         limit_of_call = process.core.timeout if timeout == 0 else timeout
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
-        began, before, index = io.now(), io.task.sent, self.judge.cluster.state.store.raft_index
+        began, since = io.now(), self.judge.now
+        before, index = io.task.sent, self.judge.cluster.state.store.raft_index
         self.judge.belongings.wants(process, self.claimed(of))
         if self.says_once:
             self.judge.news.waits(io.task)
@@ -499,7 +501,7 @@ class User(Holder, ABC):
             finally:
                 self.judge.promises.ended(call)
                 self.judge.belongings.wants_no_more(process, self.claimed(of))
-                self.judge.news.waits_no_more(io.task)
+                self.judge.news.waits_no_more(io.task, process, f"acquires {of}", since=since)
             what.owners.keep(io.owner(), handle)
             self.judge.news.acquired(process, handle.grant, took=io.now() - began)
             self.judge.answers.paid_for_waiting(

@@ -173,6 +173,11 @@ class Judge:
         self._in_jeopardy: set[str] = set()
 
     @property
+    def damages(self) -> bool:
+        """Whether a semaphore can't be read now and then."""
+        return "damage record" in self._plan.chaos
+
+    @property
     def shows_terms(self) -> bool:
         """Whether everybody sees a leader's term, which a stranger's write hides for a while."""
         return self.permits and "overwrite" not in self._plan.chaos

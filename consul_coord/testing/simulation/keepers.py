@@ -27,6 +27,7 @@ from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.session import handling
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN
+from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.workload import LockUser
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class KeepingUser(LockUser):
             return False
         finally:
             self.judge.promises.ended(call)
+        self.judge.note(self.process.name, f"keeps {short(self._kept.id)}")
         self._resumed = export
         return True
 

@@ -42,6 +42,8 @@ ONCE: dict[type[Event], tuple[str, str]] = {
     events.Overwritten: ("overwritten", "modify_index"),
 }
 """The events that come once: a name for each, and the number that tells one from another."""
+WAITED = 1.5
+"""Seconds after which a waiting call has said what is in its way."""
 REPORTED_WITHIN = 0.1
 """Seconds after which what a user's function has raised was reported."""
 UNREAD = 1.0
@@ -194,9 +196,13 @@ class News:
         """Take note that a task begins a call that may wait."""
         self._in_the_way[task] = ()
 
-    def waits_no_more(self, task: object) -> None:
-        """Take note that this call is over."""
-        self._in_the_way.pop(task, None)
+    def waits_no_more(self, task: object, process: Process, what: str, *, since: float) -> None:
+        """Take note that this call is over; judge whether one that has waited has said for what."""
+        said = self._in_the_way.pop(task, None)
+        has_waited = self._judge.now > since + WAITED and process.awake_since < since
+        if said == () and has_waited and not self._judge.answers.excused(process, since=since):
+            text = f"{process.name} {what} in {self._judge.now - since:.2f} s"
+            self._judge.convict("told", f"{text}, and has never said what it waits for")
 
     def _check_waiting(self, process: Process, event: events.Waiting) -> None:
         """Judge what a waiting call says is in its way: something else than before, and a place from 1 on."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.key_rules import KeyRules
     from consul_coord.testing.simulation.process import Process
-    from consul_coord.testing.simulation.promises import Sighting
+    from consul_coord.testing.simulation.promises import PendingCall, Sighting
     from consul_coord.testing.simulation.sharing import Sharing
 
 StateKind: TypeAlias = Literal["key", "tree", "session"]
@@ -79,13 +79,25 @@ class Watcher(Holder):
 
     async def _watch(self, io: SimIO, seconds: float) -> None:
         process, promises, over = self.process, self.judge.promises, Signal()
+        what = f"watches {self.of}, and is stopped"
+        calls: list[PendingCall] = []
+
+        def stop() -> None:
+            over.set()
+            for call in calls:
+                call.cancel()
+
         follower, before = self.follower(), None
         follower.bound = process.core.watches
         sighting = promises.follows(process, f"watch of {self.of}", self.truth)
-        call_off = process.alarm(io.now() + seconds, over.set)
+        call_off = process.alarm(io.now() + seconds, stop)
         try:
             while not over.is_set():
-                found = await process.call(io.task, partial(follower.change, until=over))
+                calls[:] = [promises.called(process, what, None)]
+                try:
+                    found = await process.call(io.task, partial(follower.change, until=over))
+                finally:
+                    promises.ended(calls.pop())
                 if found is not None:
                     self.judge.see("watched")
                     self._take(sighting, found.value, before)
