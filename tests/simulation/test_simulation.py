@@ -31,6 +31,11 @@ PORTION = 2_000
 SHARDS = 8
 LONG_RUN = range(100_000, 120_000)
 
+DRAWN_BESIDES = (
+    *("connections", "sharing", "strangers", "chaos", "amid", "fates", "hot", "hot_probability"),
+    *("once", "calm", "lingering"),
+)
+"""What may be drawn for a seed besides its world."""
 SEVERAL_UNANSWERED = 9, 53
 """Runs in which one acquire looks after unanswered requests of several sessions."""
 _DIGESTS = """
@@ -53,7 +58,7 @@ def test_the_same_seed_gives_the_same_run(seed: int) -> None:
 
 def _comes_of(plan: Plan) -> bool:
     """Return whether a seed stands for a plan, except what is drawn besides its world."""
-    as_drawn = {name: getattr(plan, name) for name in ("connections", "sharing", "chaos", "amid")}
+    as_drawn = {name: getattr(plan, name) for name in DRAWN_BESIDES}
     return replace(draw(plan.seed), keeping=False, guests=None, large="", **as_drawn) == plan
 
 

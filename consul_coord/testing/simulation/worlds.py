@@ -126,7 +126,7 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, amid=amid.choice((0.05, 0.05 if plan.calm else 0.2)))
     if plan.jobs and not _is_strict(plan) and Dice(seed, "jobs overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 3.0, **plan.chaos})
-    if plan.office == "heirs" and not plan.fates and Dice(seed, "heirs behind").chance(BEHIND_SHARE):
+    if plan.office == "heirs" and not plan.fates and Dice(seed, "heirs behind").chance(HEIRS_BEHIND):
         plan = replace(plan, chaos={**plan.chaos, "old leader": 1.5})
     return _with_hiccups(_behind(_unanswered_endings(plan)))
 
@@ -684,6 +684,8 @@ ENDINGS_SHARE = 0.08
 """The requests that give something back, and the part of the runs in which most of these get no answer."""
 BEHIND_SHARE = 0.3
 """The part of the other runs with any faults in which an old leader answers now and then."""
+HEIRS_BEHIND = 0.5
+"""The part of those with heirs, where nothing else goes wrong."""
 OVERWRITTEN_SHARE = 0.5
 """The part of the runs with locks of several keys and any faults in which operators write to these."""
 SEVERAL_SHARE = 0.15
