@@ -128,6 +128,10 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, chaos={"overwrite": 3.0, **plan.chaos})
     if plan.office == "heirs" and not plan.fates and Dice(seed, "heirs behind").chance(HEIRS_BEHIND):
         plan = replace(plan, chaos={**plan.chaos, "old leader": 1.5})
+    if plan.strike is not None and plan.lingering == KEPT_FOR and Dice(seed, "kept").chance(ACTS_SHARE):
+        # Whether what is held is still watched after a failure shows when somebody takes it away.
+        acts = {"release key": 6.0} if plan.all_keys else {"release contender": 6.0} if plan.pools else {}
+        plan = replace(plan, chaos=acts)
     return _with_hiccups(_behind(_unanswered_endings(plan)))
 
 
@@ -684,6 +688,8 @@ ENDINGS_SHARE = 0.08
 """The requests that give something back, and the part of the runs in which most of these get no answer."""
 BEHIND_SHARE = 0.3
 """The part of the other runs with any faults in which an old leader answers now and then."""
+ACTS_SHARE = 0.6
+"""The part of the runs of keepers in which operators take away what is held."""
 HEIRS_BEHIND = 0.5
 """The part of those with heirs, where nothing else goes wrong."""
 OVERWRITTEN_SHARE = 0.5
