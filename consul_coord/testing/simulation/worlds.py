@@ -103,6 +103,8 @@ def draw(seed: int) -> Plan:
     """Return what a seed stands for: a run of one of all worlds."""
     rng = Dice(seed, "calls and crowds")
     plan = (rng.choice(OTHERS) if rng.chance(OTHERS_SHARE) else Dice(seed, "world").choice(_DRAWN))(seed)
+    if (plan.rwlocks or plan.sharing is not None) and not _is_strict(plan):
+        plan = _with_more_chaos(plan)
     # A crowd opens and closes more connections at once than are enough for others.
     if (
         not (plan.connections or plan.crowd)
@@ -121,6 +123,12 @@ def draw(seed: int) -> Plan:
             plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
     if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
+    return _with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))
+
+
+def _with_acts(plan: Plan) -> Plan:
+    """Let operators act, or an old leader answer, in a part of the runs that would not have it."""
+    seed = plan.seed
     amid = Dice(seed, "amid")
     if plan.chaos.keys() & set(ACTS_BESIDE) and amid.chance(AMID_SHARE):
         plan = replace(plan, amid=amid.choice((0.05, 0.05 if plan.calm else 0.2)))
@@ -132,7 +140,7 @@ def draw(seed: int) -> Plan:
         # Whether what is held is still watched after a failure shows when somebody takes it away.
         acts = {"release key": 6.0} if plan.all_keys else {"release contender": 6.0} if plan.pools else {}
         plan = replace(plan, chaos=acts)
-    return _with_hiccups(_behind(_unanswered_endings(plan)))
+    return plan
 
 
 def _unanswered_endings(plan: Plan) -> Plan:
@@ -341,7 +349,7 @@ def draw_with_members(seed: int) -> Plan:
     if rng.chance(0.5):
         # Who is told of each change can be expected to act at once.
         plan = replace(plan, fates={}, hot=frozenset(), chaos=ACTS, spec=SessionSpec(ttl=8.0, lock_delay=1.0))
-    plan = replace(
+    return replace(
         plan,
         sharing=Sharing("group/a", ("0", "1", "2", "3")[: rng.choice((1, 2, 4))]),
         strangers=others,
@@ -360,7 +368,6 @@ def draw_with_members(seed: int) -> Plan:
             **({"old leader": 3.0} if Dice(seed, "an old leader").chance(OLD_LEADERS_OF_GROUPS) else {}),
         },
     )
-    return plan if plan.has_only_acts else _with_more_chaos(plan)
 
 
 def draw_with_callers(seed: int) -> Plan:
@@ -437,7 +444,7 @@ def draw_with_crowds(seed: int) -> Plan:
 def draw_with_rwlocks(seed: int) -> Plan:
     """Return a run with a read-write lock, and nothing else."""
     plan = _mixed(seed, Dice(seed, "plan"))
-    plan = replace(
+    return replace(
         plan,
         rwlocks=("jobs/rw",),
         curious=True,
@@ -449,7 +456,6 @@ def draw_with_rwlocks(seed: int) -> Plan:
         users=max(2, plan.users),
         chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
     )
-    return _with_more_chaos(plan)
 
 
 def draw_calm(seed: int) -> Plan:
