@@ -12,6 +12,7 @@ Rules
 - ``AcquireCancelled`` comes only after a cancellation.
 - A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. A value
   that is said to be written is there. No call that needs a hold succeeds once that is over.
+  Each is soon done where nothing goes wrong.
 - A leader that is named has led while that was asked.
 - Where nothing goes wrong, a call takes no more requests than documented; one that waits, two more for each
   write of others, and a few for each second.

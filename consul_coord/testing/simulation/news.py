@@ -4,7 +4,8 @@ Rules
 - Each loss, grant, release, resignation and timeout that a user learns of was an event before. A loss, a
   grant, a release, an election, a resignation and the write of somebody else are reported once.
 - A client's own write under its hold is not reported as the write of somebody else.
-- A waiting call reports what is in its way when that changes, and its place counted from 1.
+- A waiting call reports what is in its way when that changes, and its place counted from 1. One that has
+  waited for a while has reported something.
 - An outage is reported only if something went wrong, and nothing else that this world has no cause for.
 - The error of a user's function is reported, once.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call

@@ -2,7 +2,7 @@
 
 Rules
 - Soon after each change, a watch has given the present state, as long as its client can ask.
-- A watch ends when its user ends it, or with the error of a refusal.
+- A watch ends at once when its user ends it, or with the error of a refusal.
 - A watch gives no state twice in a row. The members that it names as new, gone or changed are exactly those
   that differ from the state before.
 """
