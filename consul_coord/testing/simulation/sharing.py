@@ -72,6 +72,8 @@ GIVEN_UP_WITHIN = 0.5
 """Seconds after an owner could not begin within which it hears that the partition is given up."""
 FINISHES_SHARE = 0.4
 """Of so many callbacks before a handover the owner has still to finish something."""
+LONGEST_FINISH = 5.0
+"""Seconds that this takes at most: longer than it may."""
 FAILS_SHARE = 0.04
 """Of so many partitions that it gets, its owner can't begin."""
 FAILS_AGAIN = 0.6
@@ -474,6 +476,8 @@ class Office:
         """The partitions whose ``on_acquired`` has raised an error, and when: they are given up."""
         self._failures: dict[str, tuple[int, float]] = {}
         """How often in a row that was so, of each partition, and when last by the process's clock."""
+        self._busy_until: dict[str, float] = {}
+        """Until when the latest callback of each partition lasts."""
         self._finishing: dict[str, tuple[Grant, float, float]] = {}
         """The partitions to be handed over while their owners finish, since when, and until when they may."""
         self.stopping = False
@@ -541,7 +545,10 @@ class Office:
             raise ClumsyUser
         if failed or hold.ended or self._user.healed() or not more.chance(FINISHES_SHARE):
             return None
-        lasts, now = more.uniform(0.0, 1.5 * HANDOVER), process.clock.now()
+        lasts, now = more.uniform(0.0, LONGEST_FINISH), process.clock.now()
+        if now < self._busy_until.get(partition, -math.inf) + ENDED_SOON:
+            return None  # it comes late, as the one before has taken long, and has less time
+        self._busy_until[partition] = now + lasts
         self._finishing[partition] = hold, now, now + min(lasts, HANDOVER)
         return lasts
 
