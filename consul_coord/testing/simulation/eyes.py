@@ -340,7 +340,7 @@ class MemberEyes:
             judge.convict("sharing", text)
 
     def _check_course(self, hold: Grant | None, *, joined: bool) -> None:
-        """Judge what becomes of it: calls that join end, a loss is an event, and it joins again."""
+        """Judge what becomes of it: calls that join end, and a loss is an event."""
         judge, process, member = self._judge, self._process, self._membership
         if self._watch.lasts("join", is_so=joined and self.joins > 0) > TOLD_SOON + JOIN_LOOK:
             judge.convict("in time", f"{process.name} is a member, and a call still joins")
@@ -366,6 +366,11 @@ class MemberEyes:
         if hold is not None and self._watch.lasts("loss", is_so=is_lost) > LOOK:
             judge.news.expect(process, "lost", member.key, hold.fence)
             self._lost = hold
+        self._check_return(hold, joined=joined)
+
+    def _check_return(self, hold: Grant | None, *, joined: bool) -> None:
+        """Judge that a member that has lost its key has it again soon, or says why not."""
+        judge, process, member = self._judge, self._process, self._membership
         entry = judge.cluster.entry(member.key)
         is_free = entry is None or not entry.session
         final = hold is not None and (hold.released or hold.reason in self.final)

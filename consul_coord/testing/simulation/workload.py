@@ -119,7 +119,6 @@ class LockUser(User):
     ) -> None:
         super().__init__(process, actor, healed=healed)
         self._locks = locks
-        self.asks_about = next(iter(locks.values())).plan.key
 
     def choices(self) -> Sequence[str]:
         """Return the keys."""
@@ -174,7 +173,6 @@ class RwUser(User):
     ) -> None:
         super().__init__(process, actor, healed=healed)
         self._sides = sides
-        self.asks_about = next(iter(sides.values())).name
 
     def choices(self) -> Sequence[str]:
         """Return the sides of the locks."""
@@ -227,7 +225,6 @@ class SlotUser(User):
     ) -> None:
         super().__init__(process, actor, healed=healed)
         self._semaphores = semaphores
-        self.asks_about = next(iter(semaphores))
         self._permits = Dice(process.seed, f"{process.name} {actor} takes several slots") if several else None
 
     def choices(self) -> Sequence[str]:
