@@ -22,9 +22,11 @@ from consul_coord import (
     InvalidKey,
     KeyConflict,
     Lock,
+    MultiLock,
     NotHeld,
     ReleaseOutcome,
     RequestTimeout,
+    SessionNotFound,
     SessionSpec,
     TransportError,
     UnsafeSession,
@@ -38,6 +40,7 @@ from tests.support.sites import eventually
 from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from consul_coord import Hold
@@ -421,6 +424,28 @@ def test_a_lock_may_use_a_session_made_elsewhere(site: Site, client: Client) -> 
     client.close()
     assert site.operator.exists(outside)
     site.operator.destroy(outside)
+
+
+BY_ITS_ID: dict[str, Callable[[Client, str, str], Lock | MultiLock]] = {
+    "lock": lambda client, key, session: Lock(client, key, session=session),
+    "lock, in turn": lambda client, key, session: Lock(client, key, session=session, fair=True),
+    "several keys": lambda client, key, session: MultiLock(client, [key, f"{key}2"], session=session),
+}
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["before its first use", "between two uses"])
+@pytest.mark.parametrize("kind", BY_ITS_ID)
+def test_a_session_made_elsewhere_that_has_ended_is_named_and_not_replaced(
+    site: Site, client: Client, kind: str, *, used: bool
+) -> None:
+    outside = site.operator.create(ttl="30s", lock_delay="20s")
+    lock = BY_ITS_ID[kind](client, site.key, outside)
+    if used:
+        lock.acquire(timeout=5).release()
+    site.operator.destroy(outside)
+    with pytest.raises(SessionNotFound, match=outside):
+        lock.acquire(timeout=5)
+    assert site.left_behind() == []
 
 
 def test_an_outside_session_without_a_bound_is_refused(site: Site, client: Client) -> None:
