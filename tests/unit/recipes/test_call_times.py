@@ -315,6 +315,18 @@ def test_closing_a_session_waits_for_its_end_and_leaves_the_rest_to_the_backgrou
     assert not bench.io.steps
 
 
+@pytest.mark.parametrize(("ends", "waits"), [(3.0, 3.0), (100.0, BUDGET)])
+def test_closing_a_session_waits_for_a_release_under_way_for_as_long_as_that_may_take(
+    bench: Bench, ends: float, waits: float
+) -> None:
+    bench.hold.begin_release("another call")
+    bench.io.at(1000.0 + ends, lambda: bench.hold.finish_release(ReleaseOutcome.RELEASED))
+    bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+    bench.io.run(close_session(bench.io, bench.core, bench.hold.kept))
+    assert bench.io.sent_at[-1] == 1000.0 + waits
+    assert not bench.io.steps
+
+
 @pytest.mark.parametrize("takes", [BUDGET - 0.5, 100.0])
 def test_closing_an_exported_session_waits_no_longer_for_what_is_to_be_given_back(takes: float) -> None:
     bench = Bench()

@@ -12,7 +12,14 @@ import pytest
 from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.http.backoff import LONGEST_PAUSE
 from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec, TxnOp
-from consul_coord.recipes.cleanup.tasks import SWEEPS, DestroySession, RemoveDead, RemoveKey, Sweep
+from consul_coord.recipes.cleanup.tasks import (
+    SWEEPS,
+    DestroySession,
+    RemoveDead,
+    RemoveKey,
+    RemoveNote,
+    Sweep,
+)
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys
@@ -244,6 +251,21 @@ def test_what_is_asked_for_while_it_is_under_way_is_done_once_more(bench: Bench)
     bench.run()
     assert bench.reaper.pending == 0
     assert len(bench.io.requests) == 2
+
+
+@pytest.mark.parametrize("found", [b"mine", b"another's", None])
+def test_a_note_is_removed_as_the_present_leader_has_it_if_it_is_ones_own(
+    bench: Bench, found: bytes | None
+) -> None:
+    note = [] if found is None else [entry("k/.note", session=None, index=9, value=found)]
+    bench.reaper.add(RemoveNote("k/.note", b"mine"))
+    bench.io.expect("GET", "/v1/kv/k/.note", pairs(*note))
+    if found == b"mine":
+        bench.io.expect("DELETE", "/v1/kv/k/.note", ok(value=True))
+    bench.run()
+    assert "consistent" in dict(bench.io.requests[0].params)
+    assert [dict(each.params)["cas"] for each in bench.io.requests[1:]] == ["9"] * (found == b"mine")
+    assert (bench.reaper.pending, list(bench.io.steps)) == (0, [])
 
 
 def test_who_takes_a_task_out_just_before_its_try_is_told_that_there_is_none(bench: Bench) -> None:
