@@ -206,11 +206,9 @@ class CandidateUser(Holder):
         fails = not self.healed() and self.more.chance(FAILS_SHARE)
         well = self._look_at_health(fails=fails)
         self._look_aside()
-        was_well, office.was_well = office.was_well, well
-        if fails and was_well:
-            raise self._err("health")
+        failed, office.failed = office.failed, fails
         if fails:
-            raise ClumsyUser  # which was reported when it fell ill
+            raise ClumsyUser if failed else self._err("health")  # which is reported once in a row
         return well
 
     def _look_at_health(self, *, fails: bool) -> bool:
@@ -602,8 +600,8 @@ class Office:
         self._hold: Grant | None = None
         self.stuck_in: Grant | None = None
         """The leadership in which a look at its health raised an error."""
-        self.was_well = False
-        """Whether the last look at its health found it good."""
+        self.failed = False
+        """Whether the last look at its health raised an error."""
         self.terms: set[int] = set()
         """Those that ``on_elected`` was called with."""
         self.stopped_at = math.inf
