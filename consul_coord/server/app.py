@@ -323,7 +323,9 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 def _headers(reply: Reply) -> list[tuple[bytes, bytes]]:
-    return [(name.encode("latin-1"), value.encode("utf-8")) for name, value in reply.headers]
+    return [
+        (name.encode("latin-1"), value.encode("utf-8", "surrogateescape")) for name, value in reply.headers
+    ]
 
 
 async def _send(send: Send, reply: Reply, *, zipped: bool) -> None:

@@ -356,9 +356,14 @@ class _TransportWire:
         self._transport.write(data)
 
     def close(self) -> None:
+        self._give_up()
         self._transport.close()
 
+    def _give_up(self) -> None:
+        self._protocol.cycle.disconnected = True  # or uvicorn would log that there is no reply
+
     def reset(self) -> None:
+        self._give_up()
         raw: socket.socket | None = self._transport.get_extra_info("socket")
         if raw is not None and raw.family != socket.AF_UNIX:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)

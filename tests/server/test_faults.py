@@ -93,7 +93,12 @@ def test_a_fault_is_spent_after_its_times_and_can_be_taken_back() -> None:
     ],
 )
 def test_broken_connections(
-    server: ReferenceServer[SystemClock], effect: Effect, error: type[Exception], *, applied: bool
+    server: ReferenceServer[SystemClock],
+    caplog: pytest.LogCaptureFixture,
+    effect: Effect,
+    error: type[Exception],
+    *,
+    applied: bool,
 ) -> None:
     handle = server.faults.add(Fault(effect=effect, path="/v1/kv/", times=1))
     with pytest.raises(error):
@@ -101,6 +106,7 @@ def test_broken_connections(
     assert handle.spent
     assert ("k" in server.state.kv) is applied
     assert put(server) == (200, "true")
+    assert not caplog.records  # what a test asked for is no error
 
 
 @pytest.mark.parametrize(("status", "body"), [(500, "No cluster leader"), (429, ""), (503, None)])

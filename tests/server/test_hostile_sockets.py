@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import http.client
 import logging
 import random
 import socket
@@ -22,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consul_coord.clock import SystemClock
-from consul_coord.server import ServerConfig
+from consul_coord.server import ReferenceServer, ServerConfig
 from consul_coord.server.app import App
 from consul_coord.server.faults import Faults
 from consul_coord.server.host import Host
@@ -185,6 +186,15 @@ async def attack(seed: int, visits: int) -> int:
     await site.listener.stop(site.host.dismiss, 1.0)
     site.host.close()
     return site.replies
+
+
+def test_a_header_of_a_reply_may_name_what_is_no_utf_8() -> None:
+    with ReferenceServer() as server:
+        connection = http.client.HTTPConnection(server.address.removeprefix("http://"), timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/agent/health/service/id/%ff")
+            answer = connection.getresponse()
+    assert (answer.status, answer.headers["X-Consul-Reason"]) == (404, "ServiceId \xff not found")
 
 
 @pytest.mark.search
