@@ -123,15 +123,20 @@ def draw(seed: int) -> Plan:
             plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
     if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
-    return _with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))
+    return _amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan)))))
+
+
+def _amid(plan: Plan) -> Plan:
+    """Let some of the acts of operators come amid requests, in a part of the runs that have them."""
+    rng = Dice(plan.seed, "amid")
+    if plan.chaos.keys() & set(ACTS_BESIDE) and rng.chance(AMID_SHARE):
+        plan = replace(plan, amid=rng.choice((0.05, 0.05 if plan.calm else 0.2)))
+    return plan
 
 
 def _with_acts(plan: Plan) -> Plan:
     """Let operators act, or an old leader answer, in a part of the runs that would not have it."""
     seed = plan.seed
-    amid = Dice(seed, "amid")
-    if plan.chaos.keys() & set(ACTS_BESIDE) and amid.chance(AMID_SHARE):
-        plan = replace(plan, amid=amid.choice((0.05, 0.05 if plan.calm else 0.2)))
     if plan.jobs and not _is_strict(plan) and Dice(seed, "jobs overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 3.0, **plan.chaos})
     if plan.office == "heirs" and not plan.fates and Dice(seed, "heirs behind").chance(HEIRS_BEHIND):
