@@ -133,9 +133,10 @@ class AsyncOnce:
         Returns who ran which slot when, and with ``ran=True`` what ``fn`` returned. An exception
         of ``fn`` is recorded as a failure, and passes. A KeyboardInterrupt, SystemExit or cancellation counts
         as a crash. Raises LockLost if the lock was lost before the run was recorded, KeyConflict and
-        DecodeError if ``KEY/.once`` is not a record, KeyConflict for a period if the record names a slot of
-        your own that comes after all times, and the errors of ``AsyncLock.acquire``. If an error says that
-        the outcome of a request is unknown, call again: the record then has the answer.
+        DecodeError if ``KEY/.once`` is not a record, and the errors of ``AsyncLock.acquire``. With a
+        ``period`` it also raises KeyConflict if the record names a slot of your own that comes after all
+        times. If an error says that the outcome of a request is unknown, call again: the record then has the
+        answer.
         """
         check_work("fn", fn)
         if interrupt:

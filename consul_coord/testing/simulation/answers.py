@@ -7,8 +7,8 @@ Rules
 - ``AcquireTimeout`` comes when the time is over, never before. The holders that it names held while the call
   waited, and the place in the queue is one that the caller had. Where nothing goes wrong, it names the holder
   of the last second, and its node.
-- A reading is tried again until its time is over. Who asks about everybody, or about a hold of its own, hears
-  how that stands: no old leader may answer that.
+- A reading is tried again until its time is over. A client that asks about everybody, or about a hold of its
+  own, hears how that stands: no old leader may answer that.
 - ``AcquireCancelled`` comes only after a cancellation.
 - A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. A value
   that is said to be written is there. No call that needs a hold succeeds once that is over.

@@ -7,8 +7,8 @@ Rules
 - A holder knows soon that its hold is over on the server, as long as it can ask. Each failed request lets it
   pause for longer, and after one that was never answered it may not hear for as long as a query lasts.
 - A call that has a time limit, or was cancelled, ends a moment later at most. No client waits for a reply for
-  longer than one request may take. What never comes shows that, but few things do in a run: so nothing is
-  waited for that might last longer, whether it comes or not.
+  longer than one request may take. Few things never come in a run, which alone would show that. So nothing
+  is waited for that might last longer, whether it comes or not.
 - ``on_change`` reports soon who leads, and a watch shows soon what has changed, under the same conditions.
   A candidate that has heard nothing of the leader for one TTL reports none.
 - A client that has closed runs nothing.
