@@ -7,7 +7,7 @@ Rules
   for the other no longer than it was to.
 - Leaving ends the calls that join. A leave that returns before its time is complete, and returns soon when
   nothing goes wrong.
-- A member that is evicted, and asked for that to be the end, is none any more.
+- A member that is evicted, and asked for that to be the end, does not join again.
 - A member shows the value that it was given last. Only a member can be given one.
 """
 
