@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
@@ -235,6 +236,27 @@ def test_one_that_leaves_just_as_it_joins_again_has_left(
     other.session.destroy(group.members()[0].session)
     assert left.wait(20.0)
     until(lambda: not Group(other, prefix).members(), "it has left")
+    assert not group.joined
+
+
+def test_a_join_that_another_thread_ends_keeps_to_its_time(
+    make_client: MakeClient, prefix: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, join = Group(make_client(address=proxy.address), prefix, id="one"), MemberAttempt.run
+
+    async def join_and_leave(attempt: MemberAttempt) -> Handle:
+        handle = await join(attempt)
+        proxy.add(Fault(lose=Lose.TIME, times=1_000))
+        leaving = threading.Thread(target=group.leave, kwargs={"timeout": 0})
+        leaving.start()
+        leaving.join()
+        return handle
+
+    monkeypatch.setattr(MemberAttempt, "run", join_and_leave)
+    began = time.monotonic()
+    with pytest.raises(AcquireCancelled):
+        group.join(timeout=1.0)
+    assert time.monotonic() - began < 4.0
     assert not group.joined
 
 

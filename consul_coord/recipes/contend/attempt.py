@@ -43,6 +43,7 @@ from consul_coord.models import Blocker, _validate
 from consul_coord.recipes.contend import last_look
 from consul_coord.recipes.contend.refusals import timed_out
 from consul_coord.recipes.hold.asking import check
+from consul_coord.recipes.hold.holds import BUDGET, release
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.contend.last_look import Nodes
     from consul_coord.recipes.contend.shared import Shared
     from consul_coord.recipes.hold.grant import Grant, Handle, HoldKind
+    from consul_coord.recipes.hold.holds import Holds
     from consul_coord.recipes.session.keeping import KeptSession
 
 T = TypeVar("T")
@@ -71,6 +73,11 @@ _PACE = Pace(interval=0.01, burst=20)
 _VERB = attrgetter("verb")
 _PAUSES = {"lock_delay", "unreachable"}
 """The blockers that end without an event: the attempt pauses, and tries again."""
+
+
+async def let_go(io: IO, holds: Holds, hold: Grant, *, until: float) -> None:
+    """Give back what a call was granted, in what is left of its time; the rest is done in the background."""
+    await release(io, holds, hold, budget=min(BUDGET, max(GIVE_UP_BUDGET, until - io.now())))
 
 
 def deadline_of(io: IO, timeout: float | None) -> float:

@@ -29,7 +29,7 @@ from consul_coord.io import Signal
 from consul_coord.models import Blocker, LossReason, ReleaseOutcome, _validate
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.models.reply import CONSISTENT
-from consul_coord.recipes.contend.attempt import deadline_of
+from consul_coord.recipes.contend.attempt import deadline_of, let_go
 from consul_coord.recipes.contend.changes import Changes
 from consul_coord.recipes.contend.limits import check_value
 from consul_coord.recipes.contend.recipe import Cancellable
@@ -155,7 +155,7 @@ class Membership(Cancellable):
         if self.stopping.is_set():
             # Left just then, perhaps by a call that has seen no hold.
             if self.hold is not None:
-                await release(io, self.client.holds, self.hold)
+                await let_go(io, self.client.holds, self.hold, until=deadline)
             raise self.cancelled()
 
     def _timed_out(self, *, waited: float) -> AcquireTimeout:

@@ -35,11 +35,10 @@ from consul_coord.models import TxnOp
 from consul_coord.models.once import LONGEST_SLOT
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.contend import queue as waitqueue
-from consul_coord.recipes.contend.attempt import GIVE_UP_BUDGET
+from consul_coord.recipes.contend.attempt import let_go
 from consul_coord.recipes.contend.limits import ANY_SESSION, LONGEST, check_value
 from consul_coord.recipes.contend.recipe import Cancellable, check_max_hold
 from consul_coord.recipes.hold.asking import check, put
-from consul_coord.recipes.hold.holds import BUDGET, release
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
@@ -120,11 +119,12 @@ async def begin(
         check(handle.grant, io.now())
     except ConsulCoordError as error:
         time_is_up = isinstance(error, AcquireTimeout)  # a single try's at its first failure
-        await _let_go(attempt, handle.grant, until=io.now() if time_is_up else attempt.deadline)
+        until = io.now() if time_is_up else attempt.deadline
+        await let_go(io, client.holds, handle.grant, until=until)
         raise
     if isinstance(verdict, str):
         return Turn(handle, verdict, _named(attempt.value))
-    await _let_go(attempt, handle.grant, until=attempt.deadline)
+    await let_go(io, client.holds, handle.grant, until=attempt.deadline)
     return _told(io, once, ask, verdict, attempt.began)
 
 
@@ -151,13 +151,6 @@ async def _look(attempt: LockAttempt, once: OnceObject) -> dict[str, KVPair]:
 async def _alone(attempt: LockAttempt, once: OnceObject, hold: Grant | None = None) -> KVPair | None:
     """Read the record by itself in an attempt's time. Raises PermissionDenied."""
     return (await attempt.until_answered(_reading(once), hold)).value
-
-
-async def _let_go(attempt: LockAttempt, hold: Grant, *, until: float) -> None:
-    """Give the lock back in what is left of an attempt's time; the rest is done in the background."""
-    left = until - attempt.io.now()
-    budget = min(BUDGET, max(GIVE_UP_BUDGET, left))
-    await release(attempt.io, attempt.client.holds, hold, budget=budget)
 
 
 def _named(value: bytes) -> str:
