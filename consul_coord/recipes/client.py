@@ -137,6 +137,7 @@ class ClientState:
 
     def destroy(self, session: str, contender: str | None = None) -> None:
         """Have a session destroyed on the server, after this key of its has been deleted."""
+        self.sessions.closed.add(session)
         self.reaper.add(DestroySession(session, contender, gone=self.sessions.closed.discard))
 
     def destroy_named(self, name: str, *, has_ttl: bool) -> None:

@@ -31,7 +31,7 @@ from consul_coord import (
     SessionNotFound,
     SessionSpec,
 )
-from consul_coord.events import HandedOver, Lost, OutageBegan, Released, TimedOut, Waiting
+from consul_coord.events import Elected, HandedOver, Lost, OutageBegan, Released, TimedOut, Waiting
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from tests.lock import programs
 from tests.lock.conftest import spec
@@ -497,6 +497,23 @@ def test_a_candidate_does_not_lead_on_with_a_session_that_was_handed_over_after_
             assert eventually(lambda: isinstance(election.problem, SessionNotFound))
             assert not election.is_leader
             assert successor.verify()
+
+
+def test_a_candidate_does_not_lead_on_with_a_session_that_is_about_to_be_destroyed(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    """Its lease was over in an outage. Elected again, it would lose that at once, with the lock-delay."""
+    seen = Notes()
+    client = make_client(address=proxy.address, observer=seen)
+    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    with LeaderElection(client, site.key, session=session.id, retry_wait=(0.0, 0.1)) as election:
+        election.wait_for_leadership(timeout=5)
+        proxy.go_down()
+        assert session.lost.wait(5)
+        proxy.come_up()
+        eventually(lambda: not site.operator.exists(session.id))
+        assert eventually(lambda: isinstance(election.problem, SessionNotFound))
+    assert len(seen.of(Elected)) == len(seen.of(Lost)) == 1
 
 
 def test_closing_the_client_alone_leaves_an_exported_session_as_it_is(

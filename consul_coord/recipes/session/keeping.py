@@ -25,7 +25,7 @@ Rules
   session has, and destroyed.
 - A session that was handed over is not taken up again as an outside one: neither by a candidate that goes on
   nor by a call that waits. Two clients would hold its keys then, with the same fence. Nor is one that was
-  closed, until it is destroyed: what it takes would be lost at once, and locked for the lock-delay.
+  closed or lost, until it is destroyed: what it takes would be lost at once, and locked for the lock-delay.
 - An outside session (given by its id) is renewed while in use, and never destroyed. When a renewal is due and
   nobody here has it any more, it is left to its owner: else a lock of a dead owner would never be free.
 
@@ -260,7 +260,7 @@ class Sessions:
         self.handed_over = handed_over
         """Ids of sessions that were exported and closed. This client uses one again only if it resumes it."""
         self.closed: set[str] = set()
-        """Ids of sessions that are being closed, until they are destroyed: none is used again."""
+        """Ids of sessions that are being closed, or were lost, until they are destroyed: not used again."""
         self._short_horizons: set[float] = set()
         self.outages = Outages(host.mutex())
         self._confirming: dict[str, Signal] = {}
@@ -308,7 +308,7 @@ class Sessions:
                 "go on with it here, resume it with client.keep_session(spec, resume=text)"
             )
         elif session_id in self.closed:
-            message = f"session {session_id} was closed: open a new one with client.keep_session"
+            message = f"session {session_id} was closed, or lost: open a new one with client.keep_session"
         else:
             return
         raise SessionNotFound(message, session=session_id)
@@ -537,7 +537,7 @@ class SessionSource:
         """
         while True:
             kept, now = self.current, io.now()
-            if kept is not None and (self._sessions.closed or self._sessions.handed_over):
+            if kept is not None and isinstance(self._spec, str):
                 self._sessions.check_usable(kept.id)
             if kept is not None and kept.lease.is_fit(now):
                 return kept
