@@ -46,7 +46,11 @@ async def open_session(io: IO, sessions: Sessions, spec: SessionSpec, *, resume:
     own = sessions.get(kept.id)
     if own is not None:  # only now: where it can't be resumed, who has it keeps it
         _let_go(sessions, own)
-    sessions.adopt(kept)
+    try:
+        sessions.adopt(kept)
+    except BaseException:
+        _let_go(sessions, kept)  # perhaps nobody renews it
+        raise
     return kept
 
 

@@ -175,6 +175,22 @@ def test_only_an_exports_text_is_resumed(bench: Bench, text: str) -> None:
     assert bench.io.requests == []
 
 
+def test_an_interrupt_just_as_it_is_resumed_leaves_no_session_that_nobody_renews(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.io.expect("PUT", RENEW + SESSION, renewed())
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.io, "spawn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.open(TEXT)
+    assert list(bench.core.sessions) == []
+    assert bench.tasks == []
+
+
 def test_what_is_exported_can_be_resumed(bench: Bench) -> None:
     assert handling.parse(handling.export(bench.opened())) == SESSION
 
