@@ -22,6 +22,7 @@ from consul_coord.errors import (
     UnsafeSession,
 )
 from consul_coord.http.failures import retryable
+from consul_coord.models import LossReason
 from consul_coord.recipes.client import close_session
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.session import handling
@@ -140,7 +141,9 @@ class KeepingUser(LockUser):
         try:
             return await super()._acquire(io, of, what, timeout=timeout)
         except SessionNotFound as error:
-            if self.judge.cluster.lives(error.session):
+            # One whose lease is over here is destroyed as soon as that can be done.
+            expired = self._kept is not None and self._kept.lease.ended_by is LossReason.EXPIRED
+            if self.judge.cluster.lives(error.session) and not expired:
                 self.judge.convict("answers", f"{error}, and the session lives")
             self.judge.see("refused: SessionNotFound")
         except UnsafeSession:
