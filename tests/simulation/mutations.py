@@ -1352,7 +1352,7 @@ MUTATIONS = (
     Mutation(
         "the outage of a session that has ended goes on",
         Sessions,
-        "end",
+        "forget",
         "self.outages.forget(kept.id)",
         "pass",
         breaks="told",
