@@ -91,3 +91,24 @@ def test_changes_are_noticed_all_the_same(guarded: str, must_list: bool) -> None
 
 def _sessions(group: Group) -> set[str]:
     return {member.session for member in group.members()}
+
+
+@pytest.mark.parametrize(
+    ("rules", "needed"),
+    [
+        (RULES[:1], f'key:write on the prefix "{TEAMS[0]}/members/"'),
+        ((RULES[0], Rule("key", "", "read", prefix=True)), f'key:write on the prefix "{TEAMS[0]}/members/"'),
+        (RULES[1:], "session:write on the agent's own node"),
+    ],
+    ids=["no key", "no write", "no session"],
+)
+def test_a_refused_join_names_the_rule_for_all_members(rules: tuple[Rule, ...], needed: str) -> None:
+    """Not the rule for its own key: the next process has another id."""
+    config = ServerConfig(acl=AclConfig(tokens={MEMBER: Token(rules)}))
+    with (
+        ReferenceServer(config=config) as server,
+        Client(address=server.address, token=MEMBER) as client,
+        pytest.raises(PermissionDenied) as refused,
+    ):
+        Group(client, TEAMS[0]).join(timeout=5)
+    assert refused.value.needed == (needed,)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import AcquireTimeout, ConsulCoordError, NotHeld
+from consul_coord.errors import AcquireTimeout, ConsulCoordError, NotHeld, PermissionDenied
 from consul_coord.events import Failed, Joined
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
@@ -60,6 +60,25 @@ class MemberAttempt(UnattendedAttempt):
         client = membership.client
         super().__init__(io, client, plan, client.sessions.members, timeout=timeout)
         self._membership = membership
+
+    async def run(self) -> Handle:
+        """Join, or raise why not."""
+        try:
+            return await super().run()
+        except PermissionDenied as error:
+            if not any(self._membership.key in rule for rule in error.needed):
+                raise
+            # Not the rule for this key alone: the next process may have another id.
+            needed = (f'key:write on the prefix "{self._membership.folder}"',)
+            message = f"no permission to join {self._membership.key!r}: the token needs {needed[0]}"
+            raise PermissionDenied(
+                message,
+                needed=needed,
+                method=error.method,
+                path=error.path,
+                status=error.status,
+                body=error.body,
+            ) from error
 
     async def _barge(self, *, queues: bool = True) -> Handle | None:
         value = self._membership.value
@@ -103,6 +122,7 @@ class Membership(Cancellable):
         self.client = client
         self.id = member
         self.key = plan.key(member)
+        self.folder = plan.directory + "/"
         super().__init__(self.key)
         self.value = checked(self.key, value)
         self.final = {LossReason.CLIENT_CLOSED, LossReason.FORKED}
