@@ -454,6 +454,29 @@ def test_what_is_granted_late_to_a_session_that_was_handed_over_is_left_to_the_n
     assert client.pending_cleanup == 0
 
 
+def test_who_has_joined_a_queue_without_an_answer_leaves_it_though_the_session_is_handed_over(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    """The session lives on, and so would a contender that stands for nobody: all behind it would wait."""
+    client = make_client(address=proxy.address, timeout=1.0)
+    other = Lock(make_client(), site.key).acquire(timeout=5)
+    session = client.keep_session(kept(site))
+    proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn", containing=b'"lock"'))
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"lock"'))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(Lock(client, site.key, session=session.id).acquire, timeout=20)
+        assert late.hit.wait(5)
+        assert site.operator.under(f"{site.key}/.wait/")
+        session.export()
+        session.close()
+        with pytest.raises(SessionNotFound):
+            waiting.result()
+    assert site.operator.exists(session.id)
+    assert site.operator.under(f"{site.key}/.wait/") == []
+    other.release()
+    site.operator.destroy(session.id)
+
+
 def test_a_session_that_is_resumed_here_while_it_is_handed_over_is_of_use(
     site: Site, proxy: FaultProxy, make_client: MakeClient
 ) -> None:

@@ -37,7 +37,7 @@ from consul_coord.http.retry import send_once
 from consul_coord.models import Holder, TxnOp
 from consul_coord.models.reply import CONSISTENT
 from consul_coord.recipes.cleanup.tasks import RemoveKey
-from consul_coord.recipes.cleanup.unlock import Locked, unlock, withdraw
+from consul_coord.recipes.cleanup.unlock import Locked, remove_own, unlock, withdraw
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import SPREAD, Attempt
 from consul_coord.recipes.contend.refusals import blocked_by
@@ -403,9 +403,9 @@ class LockAttempt(Attempt):
         return pair
 
     async def _take(self) -> Handle | None:
-        contender = self.contender
-        if contender is None:
-            return None
+        contender, kept = self.contender, self.kept
+        if contender is None or kept is None or kept.lease.ended_by is not None:
+            return None  # it may have waited for long
         ops = (*self._taking(contender), *self.plan.reads)
         try:
             result = await self._ask(*ops)
@@ -530,6 +530,8 @@ class LockAttempt(Attempt):
             if self.session in self.client.sessions.handed_over:
                 if (own := self.contender) is not None:
                     await send_once(self.io, kv.delete(own.key, cas=own.modify_index), deadline=deadline)
+                else:
+                    await remove_own(self.io, self._own, self.session, deadline)
                 return True
             await withdraw(
                 self.io,

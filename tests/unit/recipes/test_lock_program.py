@@ -21,7 +21,7 @@ from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, session, txn_done, txn_failed
 
 if TYPE_CHECKING:
-    from consul_coord.http.messages import Response
+    from consul_coord.http.messages import Request, Response
 
 TXN = "/v1/txn"
 
@@ -256,4 +256,28 @@ def test_a_join_refused_for_the_lock_delay_of_ones_own_contender_is_tried_with_a
     io.expect("PUT", TXN, txn_done(contender, entry("k", session=None, index=9), contender))
     io.expect("PUT", TXN, txn_done(contender, entry("k", session=new, index=12)))
     lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    assert io.run(recipe.acquire(io, core, lock, timeout=5.0)).grant.session == new
+
+
+def test_a_waiter_that_finds_the_key_free_takes_nothing_with_a_session_that_has_ended() -> None:
+    """One that was handed over would get the key, for nobody."""
+    io, new = FakeIO(), "33333333-3333-4333-8333-333333333333"
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    held, free = entry("k", session=OTHER), entry("k", session=None, index=9)
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+
+    def freed(_: Request) -> Response:
+        for kept in core.sessions:
+            core.sessions.discard(kept)
+        return pairs(free)
+
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    io.expect("PUT", TXN, txn_done(OWN, held, OWN))
+    io.expect("GET", "/v1/kv/k", freed)
+    io.expect("PUT", "/v1/session/create", ok({"ID": new}))
+    io.expect("GET", "/v1/kv/k", pairs(free))
+    contender = entry(queue.directory("k") + new, session=new)
+    io.expect("PUT", TXN, txn_done(contender, free, contender))
+    io.expect("PUT", TXN, txn_done(contender, entry("k", session=new, index=12)))
     assert io.run(recipe.acquire(io, core, lock, timeout=5.0)).grant.session == new
