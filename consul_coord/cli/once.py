@@ -61,7 +61,7 @@ def once(
 ) -> int:
     """Run COMMAND unless it has run already in this period, on any host."""
     if (period is None) == (slot is None):
-        raise click.UsageError("give --period TIME or --slot NAME")
+        raise click.UsageError("give either --period TIME or --slot NAME")
     return holding.run(
         errand,
         session={"ttl": ttl, "lock_delay": lock_delay, "name": f"consul-coord once {key}"},

@@ -130,7 +130,7 @@ def asked(
 ) -> Ask:
     """Return what a caller wants to run at the wall clock's ``now``. Raises InvalidArgument."""
     if (slot is None) == (period is None):
-        message = "give a slot, or a period: slot='2026-11-22', or period=3600"
+        message = "give either a slot or a period: slot='2026-11-22', or period=3600"
         raise InvalidArgument(message)
     if period is None:
         return Ask(job=job, slot=check_slot(slot), now=now, retry_failed=retry_failed)
