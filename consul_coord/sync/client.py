@@ -79,6 +79,10 @@ class Client(Endpoints):
                 "give both http_client (for calls) and background_http_client (for the rest), or neither"
             )
             raise ConfigError(message)
+        if background_http_client is not None:
+            from consul_coord.http.transport.user_clients import check_kind
+
+            check_kind("background_http_client", background_http_client, "AsyncClient")
         settings = Settings.resolve(
             address=address,
             token=token,

@@ -155,6 +155,16 @@ def test_a_client_of_httpx_is_of_the_same_world() -> None:
         cc.AsyncClient(http_client=theirs)  # type: ignore[arg-type]
 
 
+def test_a_client_of_httpx_for_the_background_is_refused_at_once() -> None:
+    import httpx
+
+    refused = pytest.raises(
+        ConfigError, match=r"background_http_client takes an httpx\.AsyncClient, not Client"
+    )
+    with httpx.Client() as theirs, refused:
+        cc.Client(http_client=theirs, background_http_client=theirs)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("spec", [None, 5, "an-id"])
 def test_the_next_session_needs_a_spec(spec: Any) -> None:
     with cc.Client() as client, pytest.raises(InvalidArgument, match="session_spec must be a SessionSpec"):

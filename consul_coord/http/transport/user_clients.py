@@ -72,6 +72,14 @@ class _Left(dict[str, float]):
         return self["pool"] if key == "pool" else self._attempt.remaining()
 
 
+def check_kind(name: str, client: object, kind: str) -> None:
+    """Raise ConfigError if what a parameter was given is no client of httpx of that class."""
+    import httpx
+
+    if not isinstance(client, getattr(httpx, kind)):
+        raise ConfigError(f"{name} takes an httpx.{kind}, not {type(client).__name__}")
+
+
 class _OverClient(Generic[C]):
     """The common part of both: our requests as httpx takes them, and its errors as ours."""
 
@@ -79,10 +87,7 @@ class _OverClient(Generic[C]):
     """The class of httpx that it takes."""
 
     def __init__(self, settings: Settings, client: C, *, limits: Limits = DEFAULT_LIMITS) -> None:
-        import httpx
-
-        if not isinstance(client, getattr(httpx, self._kind)):
-            raise ConfigError(f"http_client takes an httpx.{self._kind}, not {type(client).__name__}")
+        check_kind("http_client", client, self._kind)
         self._outgoing = Outgoing(settings)
         self._address, self._origin = settings.address, settings.origin
         self._root = f"{settings.scheme}://{settings.authority}"
