@@ -1794,7 +1794,7 @@ MUTATIONS = (
         "the error of a health function is not reported",
         Candidacy,
         "_watch_health",
-        "if answer.error is not None and self._healthy:",
+        "if answer.error is not None and not raises:",
         "if False:",
         breaks="told",
         within=100,
