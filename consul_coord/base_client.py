@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from consul_coord.clock import SystemClock
 from consul_coord.errors import AcquireTimeout, InvalidArgument, TransportError
@@ -181,6 +181,22 @@ class AsyncEntered:
         __enter__ = __exit__ = WrongWith(
             "is entered with 'async with'; blocking code uses Client, Lock and so on"
         )
+
+
+class Block:
+    """The base of what ``hold`` returns: taken for a hold, it names the block that is missing."""
+
+    __slots__ = ()
+    _ways: ClassVar[str]
+    """How code gets a hold."""
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            message = (
+                f"hold() returns a block, which has no {name!r} and holds nothing before it is entered: "
+                f"write {self._ways}"
+            )
+            raise AttributeError(message)
 
 
 class BaseClient(Generic[R]):

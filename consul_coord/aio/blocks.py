@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from consul_coord.aio.body import Body, misused, require_interruptible
 from consul_coord.aio.callbacks import check_work, outcome
 from consul_coord.aio.driver import current_owner
-from consul_coord.base_client import OUTAGES, AsyncEntered
+from consul_coord.base_client import OUTAGES, AsyncEntered, Block
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of
 
@@ -90,11 +90,13 @@ def _has(blocks: weakref.ref[Blocks[Any]], body: Body) -> bool:
     return found is not None and found.has(body)
 
 
-class AsyncHeld(AsyncEntered, Generic[H]):
+class AsyncHeld(AsyncEntered, Block, Generic[H]):
     """A context manager that takes something when it is entered, and gives it back when it is left.
 
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
     """
+
+    _ways = "'async with lock.hold(...) as hold', or 'hold = await lock.acquire(...)'"
 
     def __init__(
         self,
@@ -108,15 +110,6 @@ class AsyncHeld(AsyncEntered, Generic[H]):
         self._take = take
         self._interrupt = interrupt
         self._blocks = Blocks[H](key, kind or Body, owners=owners)
-
-    if not TYPE_CHECKING:  # a type checker is to find it by itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            message = (
-                f"what hold() returns has no {name!r}, and holds nothing before its block: "
-                "write 'async with lock.hold(...) as hold', or 'hold = await lock.acquire(...)'"
-            )
-            raise AttributeError(message)
 
     async def __aenter__(self) -> H:
         if self._interrupt:

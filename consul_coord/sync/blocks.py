@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from consul_coord.base_client import OUTAGES, Entered
+from consul_coord.base_client import OUTAGES, Block, Entered
 from consul_coord.recipes.contend.recipe import Waiting, acquire, release_own, try_acquire
 from consul_coord.recipes.hold.view import handle_of
 from consul_coord.sync.body import Body, misused, require_interruptible
@@ -91,11 +91,13 @@ def _has(blocks: weakref.ref[Blocks[Any]], body: Body) -> bool:
     return found is not None and found.has(body)
 
 
-class Held(Entered, Generic[H]):
+class Held(Entered, Block, Generic[H]):
     """A context manager that takes something when it is entered, and gives it back when it is left.
 
     ``hold`` of a lock or a semaphore returns it. It may be entered any number of times, also at once.
     """
+
+    _ways = "'with lock.hold(...) as hold', or 'hold = lock.acquire(...)'"
 
     def __init__(
         self,
@@ -109,15 +111,6 @@ class Held(Entered, Generic[H]):
         self._take = take
         self._interrupt = interrupt
         self._blocks = Blocks[H](key, kind or Body, owners=owners)
-
-    if not TYPE_CHECKING:  # a type checker is to find it by itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            message = (
-                f"what hold() returns has no {name!r}, and holds nothing before its block: "
-                "write 'with lock.hold(...) as hold', or 'hold = lock.acquire(...)'"
-            )
-            raise AttributeError(message)
 
     def __enter__(self) -> H:
         if self._interrupt:

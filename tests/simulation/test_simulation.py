@@ -35,7 +35,7 @@ DRAWN_BESIDES = (
     *("connections", "sharing", "strangers", "chaos", "amid", "fates", "hot", "hot_probability"),
     *("once", "calm", "lingering"),
 )
-"""What may be drawn for a seed besides its world."""
+"""The parts of a plan that a seed may draw besides its world."""
 SEVERAL_UNANSWERED = 9, 53
 """Runs in which one acquire looks after unanswered requests of several sessions."""
 _DIGESTS = """

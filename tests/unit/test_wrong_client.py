@@ -119,7 +119,7 @@ def test_a_hold_in_a_with_names_the_block() -> None:
 
 
 def test_what_hold_returns_names_the_block_if_it_is_taken_for_a_hold() -> None:
-    right = r"has no 'fence', .* write 'with lock\.hold\(\.\.\.\) as hold', or 'hold = lock\.acquire\("
+    right = r"has no 'fence' and .* write 'with lock\.hold\(\.\.\.\) as hold', or 'hold = lock\.acquire\("
     with cc.Client() as client, pytest.raises(AttributeError, match=right):
         _ = attrgetter("fence")(cc.Lock(client, "k").hold(timeout=5))
 
