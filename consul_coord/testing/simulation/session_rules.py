@@ -101,8 +101,9 @@ class SessionRules:
         """Sessions that were handed over, and that nobody has begun to resume."""
         self.at_rest = False
         """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
-        # A semaphore has sessions of its own to make, and several programs read a leader's key.
-        more = plan.callers + plan.keeping + bool(plan.pools) + bool(plan.elections)
+        # A semaphore has sessions of its own to make, several programs read a leader's key, and a curious
+        # user asks of its hold besides.
+        more = plan.callers + plan.keeping + bool(plan.pools) + bool(plan.elections) + plan.curious
         self._most_failed = MOST_FAILED * (1 + more)
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
