@@ -98,7 +98,7 @@ class Answers:
     def excused(self, process: Process, *, since: float) -> bool:
         """Return whether something has gone wrong for a process since then, or shortly before."""
         return (
-            not self._serves
+            not (self._serves and process.able)
             or self._judge.promises.troubled(process.name) >= since - BEFORE
             or process.awake_since >= since - BEFORE
             or process.core.closing.is_set()
