@@ -21,7 +21,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header")
 _TEST_SECONDS = 40
+_ONE_OF_MANY_SECONDS = 6
+"""Of one test, where many failures of one mutant are noted: most of them may wait for ever."""
 NO_FILE = "none"
 """The file of a task that plants nothing."""
 _USAGE_ERROR = 4
@@ -74,23 +77,30 @@ class Answer:
 
 
 class _Failed:
-    """Notes the tests that fail."""
+    """Notes the tests that fail, and tells of each at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None]) -> None:
         self.failed: list[str] = []
         self.number = 0
+        self._tell = tell
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Look at one report."""
         self.number += report.when == "call"
         if report.failed and report.nodeid not in self.failed:
             self.failed.append(report.nodeid)
+            self._tell(report.nodeid)
 
 
-def tests_on(task: Task) -> Answer:
-    """Run tests until enough of them have failed."""
-    noted = _Failed()
-    options = (*PYTEST, f"--maxfail={task.most}", f"--timeout={_TEST_SECONDS}")
+Judge: TypeAlias = "Callable[[Task, Callable[[str], None]], Answer]"
+"""Judges a task; it may tell of each failure meanwhile."""
+
+
+def tests_on(task: Task, tell: Callable[[str], None]) -> Answer:
+    """Run tests until enough of them have failed; ``tell`` is told of each that fails."""
+    noted = _Failed(tell)
+    timeout = _TEST_SECONDS if task.most == 1 else _ONE_OF_MANY_SECONDS
+    options = (*PYTEST, f"--maxfail={task.most}", f"--timeout={timeout}")
     code = pytest.main([*options, *task.shown_to], plugins=[noted])
     if code == _USAGE_ERROR:
         message = f"no such tests: {task.shown_to[:3]}"
@@ -99,7 +109,7 @@ def tests_on(task: Task) -> Answer:
     return Answer(planted=True, caught=code != 0, by=by, number=noted.number, failed=noted.failed)
 
 
-def simulator_on(task: Task) -> Answer:
+def simulator_on(task: Task, _tell: Callable[[str], None]) -> Answer:
     """Run the simulator until a rule is broken."""
     from proof.mutants.simulate import search
 
@@ -109,13 +119,23 @@ def simulator_on(task: Task) -> Answer:
     return Answer(planted=True, caught=bool(broken), by=broken, number=number)
 
 
-def judged(task: Task, judge: Callable[[Task], Answer], *, limit: float) -> Answer:
-    """Plant a mutant in a fork, and return what the fork says."""
-    reader, writer = os.pipe()
+def judged(task: Task, judge: Judge, *, limit: float) -> Answer:
+    """Plant a mutant in a fork, and return what the fork says: its answer, or what failed until it hung."""
+    with TemporaryFile() as said:
+        _fork(task, judge, said.fileno(), limit=limit)
+        said.seek(0)
+        lines = [json.loads(line) for line in said if line.endswith(b"\n")]
+    failed = [each for each in lines if isinstance(each, str)]
+    if len(failed) < len(lines):
+        return Answer(**lines[-1])
+    return Answer(planted=True, caught=True, by="hangs", number=0, failed=failed)
+
+
+def _fork(task: Task, judge: Judge, writer: int, *, limit: float) -> None:
+    """Have a fork write what it finds, until its time is over."""
     child = os.fork()
     if not child:
         _be_child(task, judge, writer)
-    os.close(writer)
     ends = time.monotonic() + limit
     while (
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < ends
@@ -128,9 +148,6 @@ def judged(task: Task, judge: Callable[[Task], Answer], *, limit: float) -> Answ
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
         message = f"the judge failed at {task.function} of {task.file}"
         raise RuntimeError(message)
-    with open(reader) as pipe:  # noqa: PTH123 - a descriptor
-        said = pipe.read()
-    return Answer(**json.loads(said)) if said else Answer(planted=True, caught=True, by="hangs", number=0)
 
 
 def adopt_orphans() -> None:
@@ -164,19 +181,23 @@ def _parent(stat: Path) -> int:
         return 0
 
 
-def _be_child(task: Task, judge: Callable[[Task], Answer], writer: int) -> None:
+def _be_child(task: Task, judge: Judge, writer: int) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)
     code = 1
+
+    def say(what: object) -> None:
+        os.write(writer, f"{json.dumps(what)}\n".encode())
+
     try:
         if plant(ROOT / task.file, task.text, task.mutated, task.function):
-            answer = judge(task)
+            answer = judge(task, say)
         else:
             answer = Answer(planted=False, caught=False, by="", number=0)
-        os.write(writer, json.dumps(asdict(answer)).encode())
+        say(asdict(answer))
         code = 0
     finally:
         os._exit(code)
@@ -187,6 +208,7 @@ def main(kind: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     adopt_orphans()
+    judge: Judge
     if kind == "functional":
         tests = json.loads((ROOT.parent / "reach.json").read_text())["tests"]
         files = sorted({test.partition("::")[0] for test in tests})
@@ -201,7 +223,8 @@ def main(kind: str) -> None:
         if "fresh" in sys.argv:
             # The file had the mutant in it when it was imported.
             task = replace(task, file=NO_FILE)
-        answers.write(json.dumps(asdict(judged(task, judge, limit=task.seconds * 8 + 120))) + "\n")
+        limit = task.seconds * (8 if task.most == 1 else 2) + 120
+        answers.write(json.dumps(asdict(judged(task, judge, limit=limit))) + "\n")
 
 
 if __name__ == "__main__":

@@ -120,10 +120,18 @@ class Reached:
         return [each for each in in_turn if each is not None]
 
     def without_failure(self, failed: Collection[str]) -> list[str]:
-        """Return the tests that reach the recipes, and have failed for no mutant so far."""
+        """Return the tests that reach the recipes, and have failed for no mutant so far.
+
+        Of a test with parameters it is the quickest of those without an agent, if there are any.
+        """
         lines = (found for file, found in self.lines.items() if file.startswith(RECIPES))
         numbers = {number for found in lines for each in found.values() for number in each}
-        return [self.tests[number] for number in sorted(numbers) if self.tests[number] not in failed]
+        with_agent, found_failing = set(self.with_agent), {_function_of(each) for each in failed}
+        quickest: dict[str, str] = {}
+        for number in sorted(numbers, key=lambda each: (each in with_agent, self.seconds[each])):
+            quickest.setdefault(_function_of(self.tests[number]), self.tests[number])
+        left = {test for function, test in quickest.items() if function not in found_failing}
+        return [each for each in self.tests if each in left]
 
     def runs_of(self, mutant: Mutant) -> list[str]:
         """Return the simulator's runs that reach a mutant."""
@@ -137,6 +145,10 @@ class Reached:
 def _numbers(mutant: Mutant, reached: Mapping[str, Mapping[str, list[int]]]) -> set[int]:
     lines, place = reached.get(mutant.file, {}), mutant.place
     return {each for line in range(place.first, place.last + 1) for each in lines.get(str(line), ())}
+
+
+def _function_of(test: str) -> str:
+    return test.partition("[")[0]
 
 
 def copy(folder: Path) -> Path:
@@ -395,9 +407,10 @@ class Shows(Protocol):
 def unfailing(bench: Shows, mutants: Iterable[Mutant], noted: Path) -> Iterator[list[str]]:
     """Show each mutant to the tests that have not failed so far; yields those that are left, after each.
 
-    A test that fails for no mutant may be one that can't fail. ``noted``: where failures are kept.
+    A test that fails for no mutant may be one that can't fail. One with parameters is shown with some of them
+    only. ``noted``: where failures are kept.
     """
-    failed = set(noted.read_text().splitlines()) if noted.exists() else set[str]()
+    failed = noted.read_text().splitlines() if noted.exists() else []
     left = set(bench.reached.without_failure(failed))
     for mutant in _widest_first(bench.reached, mutants, left):
         found = bench.failing(mutant, bench.reached.tests_of(mutant, left))

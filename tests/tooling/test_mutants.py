@@ -197,7 +197,7 @@ LEAVES_ONE_BEHIND = """
 import subprocess, sys
 from proof.mutants.nursery import NO_FILE, Answer, Task, adopt_orphans, judged
 
-def start(task):
+def start(task, tell):
     # As an agent is: a session of its own, and a parent that ends without a word to it.
     started = subprocess.Popen(["sleep", "600"], start_new_session=True)
     return Answer(planted=True, caught=False, by=str(started.pid), number=1)
@@ -219,7 +219,7 @@ TAKES_TOO_MUCH = """
 from proof.mutants import nursery
 from proof.mutants.nursery import NO_FILE, Answer, Task, adopt_orphans, judged
 
-def fill(task):
+def fill(task, tell):
     try:
         bytearray(2 * nursery._MOST_MEMORY)
     except MemoryError:
@@ -234,6 +234,25 @@ print(judged(Task(NO_FILE, "f", "", "", [], 1.0), fill, limit=60.0).by)
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory in another way")
 def test_a_mutant_that_takes_all_memory_ends_its_fork_only() -> None:
     assert printed_by(TAKES_TOO_MUCH).strip() == "no memory"
+
+
+HANGS_AFTER_FAILURES = """
+import time
+from proof.mutants.nursery import NO_FILE, Task, adopt_orphans, judged
+
+def fail(task, tell):
+    tell("a::one")
+    tell("a::two")
+    time.sleep(600)
+
+adopt_orphans()
+answer = judged(Task(NO_FILE, "f", "", "", [], 1.0), fail, limit=1.0)
+print(answer.by, *answer.failed)
+"""
+
+
+def test_what_has_failed_before_a_fork_hangs_is_known() -> None:
+    assert printed_by(HANGS_AFTER_FAILURES).strip() == "hangs a::one a::two"
 
 
 MODULE = """
@@ -352,6 +371,17 @@ def test_the_mutant_that_most_of_the_tests_left_reach_is_next(tmp_path: Path) ->
     bench = Shown([few, most, some], fails, reaching=(1, 3, 2))
     assert list(run.unfailing(bench, [few, most, some], tmp_path / "failed.txt")) == [["a"], []]
     assert bench.shown == [["a", "b", "c"], ["a"]]
+
+
+def test_a_test_with_parameters_is_shown_with_the_quickest_that_need_no_agent() -> None:
+    tests = ["t[agent]", "t[slow]", "t[quick]", "alone[agent]", "elsewhere"]
+    lines = {
+        "consul_coord/recipes/lock.py": {"1": [0, 1, 2], "2": [3]},
+        "consul_coord/http/wire.py": {"1": [4]},
+    }
+    reached = Reached(tests, [0.1, 3.0, 1.0, 0.1, 0.1], [0, 3], lines, [], {})
+    assert reached.without_failure([]) == ["t[quick]", "alone[agent]"]
+    assert reached.without_failure(["t[slow]"]) == ["alone[agent]"]
 
 
 def test_a_report_tells_shares_and_survivors() -> None:
