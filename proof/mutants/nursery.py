@@ -120,19 +120,26 @@ def simulator_on(task: Task, _tell: Callable[[str], None]) -> Answer:
 
 
 def judged(task: Task, judge: Judge, *, limit: float) -> Answer:
-    """Plant a mutant in a fork, and return what the fork says: its answer, or what failed until it hung."""
+    """Plant a mutant in a fork, and return what the fork says: its answer, or what failed before its end.
+
+    Raises RuntimeError if it ended in an error, and nothing had failed: no test, but the judge itself.
+    """
     with TemporaryFile() as said:
-        _fork(task, judge, said.fileno(), limit=limit)
+        code = _fork(task, judge, said.fileno(), limit=limit)
         said.seek(0)
         lines = [json.loads(line) for line in said if line.endswith(b"\n")]
     failed = [each for each in lines if isinstance(each, str)]
     if len(failed) < len(lines):
         return Answer(**lines[-1])
-    return Answer(planted=True, caught=True, by="hangs", number=0, failed=failed)
+    if code and not failed:
+        message = f"the judge failed at {task.function} of {task.file}"
+        raise RuntimeError(message)
+    by = f"exit code {code}" if code else "hangs"
+    return Answer(planted=True, caught=True, by=by, number=0, failed=failed)
 
 
-def _fork(task: Task, judge: Judge, writer: int, *, limit: float) -> None:
-    """Have a fork write what it finds, until its time is over."""
+def _fork(task: Task, judge: Judge, writer: int, *, limit: float) -> int:
+    """Have a fork write what it finds until its time is over; return its exit code, 0 if it was killed."""
     child = os.fork()
     if not child:
         _be_child(task, judge, writer)
@@ -145,9 +152,7 @@ def _fork(task: Task, judge: Judge, writer: int, *, limit: float) -> None:
         os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     end_children()
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        message = f"the judge failed at {task.function} of {task.file}"
-        raise RuntimeError(message)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
 
 
 def adopt_orphans() -> None:
