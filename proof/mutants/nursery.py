@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header")
 _TEST_SECONDS = 40
-_ONE_OF_MANY_SECONDS = 6
+_MANY, _ONE_OF_MANY_SECONDS = 100, 6
 """Of one test, where many failures of one mutant are noted: most of them may wait for ever."""
 NO_FILE = "none"
 """The file of a task that plants nothing."""
@@ -99,7 +99,8 @@ Judge: TypeAlias = "Callable[[Task, Callable[[str], None]], Answer]"
 def tests_on(task: Task, tell: Callable[[str], None]) -> Answer:
     """Run tests until enough of them have failed; ``tell`` is told of each that fails."""
     noted = _Failed(tell)
-    timeout = _TEST_SECONDS if task.most == 1 else _ONE_OF_MANY_SECONDS
+    many = task.most > 1 and len(task.shown_to) > _MANY
+    timeout = _ONE_OF_MANY_SECONDS if many else _TEST_SECONDS
     options = (*PYTEST, f"--maxfail={task.most}", f"--timeout={timeout}")
     code = pytest.main([*options, *task.shown_to], plugins=[noted])
     if code == _USAGE_ERROR:

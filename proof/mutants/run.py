@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, zip_longest
@@ -44,6 +44,10 @@ MOST_SECONDS = 90.0
 """Of functional tests, by what they took without a mutant."""
 ENOUGH = 300
 """So many failing tests of one mutant are noted at a time."""
+FEW = 100
+"""So many tests without a failure are shown mutants of their own."""
+TRIES = 40
+"""So many of these each."""
 SECONDS = 60.0
 """Of the processor, for runs of the simulator until it is taken to have missed a mutant."""
 _COPIED = ("consul_coord", "proof", "tests", "examples", "bench", "tools", "docs")
@@ -412,12 +416,34 @@ def unfailing(bench: Shows, mutants: Iterable[Mutant], noted: Path) -> Iterator[
     """
     failed = noted.read_text().splitlines() if noted.exists() else []
     left = set(bench.reached.without_failure(failed))
-    for mutant in _widest_first(bench.reached, mutants, left):
-        found = bench.failing(mutant, bench.reached.tests_of(mutant, left))
+    for mutant, tests in _chosen(bench.reached, list(mutants), left):
+        found = bench.failing(mutant, tests)
         left.difference_update(found)
         with noted.open("a") as lines:
             lines.writelines(f"{each}\n" for each in found)
         yield [each for each in bench.reached.tests if each in left]
+
+
+def _chosen(
+    reached: Reached, mutants: Sequence[Mutant], left: Collection[str]
+) -> Iterator[tuple[Mutant, list[str]]]:
+    """Yield mutants, and the tests in ``left`` that each is shown to.
+
+    Many tests are shown what most of them reach. A few are shown what the fewest of all tests reach, which is
+    nearest to what they are about, up to ``TRIES`` each.
+    """
+    for mutant in _widest_first(reached, mutants, left):
+        if len(left) <= FEW:
+            break
+        yield mutant, reached.tests_of(mutant, left)
+    numbers = {mutant: _numbers(mutant, reached.lines) for mutant in mutants}
+    tries: Counter[str] = Counter()
+    for mutant in sorted(mutants, key=lambda each: len(numbers[each])):
+        here = {reached.tests[number] for number in numbers[mutant]}
+        tests = [each for each in sorted(left) if each in here and tries[each] < TRIES]
+        if tests:
+            tries.update(tests)
+            yield mutant, tests
 
 
 def _widest_first(reached: Reached, mutants: Iterable[Mutant], left: Collection[str]) -> Iterator[Mutant]:

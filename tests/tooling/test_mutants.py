@@ -365,12 +365,30 @@ def test_tests_of_the_recipes_that_fail_for_no_mutant_are_named(tmp_path: Path) 
     assert bench.shown[-1] == ["c"], "it is taken up where it was"
 
 
-def test_the_mutant_that_most_of_the_tests_left_reach_is_next(tmp_path: Path) -> None:
+def test_the_mutant_that_most_of_many_tests_left_reach_is_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "FEW", 0)
     few, most, some = a_few()[::20][:3]
     fails = {few.name: ["a"], most.name: ["b", "c"], some.name: ["a", "b"]}
     bench = Shown([few, most, some], fails, reaching=(1, 3, 2))
     assert list(run.unfailing(bench, [few, most, some], tmp_path / "failed.txt")) == [["a"], []]
     assert bench.shown == [["a", "b", "c"], ["a"]]
+
+
+def test_a_few_tests_are_shown_what_the_fewest_reach_and_are_named_after_some_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "TRIES", 2)
+    few, most, some = a_few()[::20][:3]
+    fails: dict[str, list[str]] = {few.name: [], most.name: ["b"], some.name: ["b"]}
+    bench = Shown([few, most, some], fails, reaching=(1, 3, 2))
+    assert list(run.unfailing(bench, [few, most, some], tmp_path / "failed.txt")) == [
+        ["a", "b", "c"],
+        ["a", "c"],
+        ["a", "c"],
+    ]
+    assert bench.shown == [["a"], ["a", "b"], ["c"]]
 
 
 def test_a_test_with_parameters_is_shown_with_the_quickest_that_need_no_agent() -> None:
