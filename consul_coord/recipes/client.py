@@ -340,9 +340,7 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     Released first: the other way round would impose the lock-delay. If the call is interrupted, the
     background does the rest.
     """
-    if kept.lease.ended_by is not None:
-        if kept.exported and not client.closing.is_set():
-            _leave(client, kept)  # it may live on, and have been taken up again here by its id
+    if kept.lease.ended_by is not None and not _may_live_on(client, kept):
         return
     try:
         await _close_session(io, client, kept)
@@ -350,6 +348,21 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
         if kept.lease.ended_by is None:
             client.host.spawn(lambda io: close_session(io, client, kept), name="close a session")
         raise
+
+
+def _may_live_on(client: ClientState, kept: KeptSession) -> bool:
+    """Return whether an exported session that has ended here may be another client's, or still become that.
+
+    It may even have been taken up again here by its id.
+    """
+    was_resumed = _resumed(client, kept) or kept.id in client.sessions.closed
+    return kept.exported and not (was_resumed or client.closing.is_set())
+
+
+def _resumed(client: ClientState, kept: KeptSession) -> bool:
+    """Return whether this client itself has resumed a session that it has exported."""
+    current = client.sessions.get(kept.id) or kept
+    return current is not kept and not current.outside
 
 
 async def _close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
@@ -361,7 +374,7 @@ async def _close_session(io: IO, client: ClientState, kept: KeptSession) -> None
             if hold.kept is kept:
                 hold.depth = 1  # however often it was acquired
                 await release(io, client.holds, hold)
-    releasing = [hold for hold in client.holds.releasing() if hold.kept is kept]
+    releasing = [hold for hold in client.holds.releasing() if hold.session == kept.id]
     async with io.shield(BUDGET) as deadline:
         await _let_releases_end(io, releasing, deadline=deadline)
     if kept.exported:
@@ -394,8 +407,8 @@ async def _hand_over(io: IO, client: ClientState, kept: KeptSession) -> None:
 
 def _leave(client: ClientState, kept: KeptSession) -> None:
     """Do nothing as an exported session any more, unless this client has resumed it itself."""
-    current = client.sessions.get(kept.id) or kept
-    if current is kept or current.outside:
+    if not _resumed(client, kept):
+        current = client.sessions.get(kept.id) or kept
         client.sessions.handed_over.add(kept.id)
         current.exported = True
         client.reaper.drop(kept.id)  # what has come up meanwhile

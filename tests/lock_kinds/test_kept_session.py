@@ -472,7 +472,7 @@ def test_who_has_joined_a_queue_without_an_answer_leaves_it_though_the_session_i
         with pytest.raises(SessionNotFound):
             waiting.result()
     assert site.operator.exists(session.id)
-    assert site.operator.under(f"{site.key}/.wait/") == []
+    eventually(lambda: not site.operator.under(f"{site.key}/.wait/"))
     other.release()
     site.operator.destroy(session.id)
 
@@ -520,6 +520,56 @@ def test_a_candidate_does_not_lead_on_with_a_session_that_was_handed_over_after_
             assert eventually(lambda: isinstance(election.problem, SessionNotFound))
             assert not election.is_leader
             assert successor.verify()
+
+
+def test_a_session_that_is_handed_over_just_as_it_is_taken_up_again_by_its_id_is_not_used(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    """Its lease is over here, and it lives on in Consul. The renewal that takes it up is answered late."""
+    client, after = make_client(address=proxy.address), make_client()
+    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    text = session.export()
+    lock = Lock(client, site.key, session=session.id)
+    proxy.go_down()
+    assert session.lost.wait(5)
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/renew"))
+    proxy.come_up()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lock.acquire, timeout=20)
+        assert late.hit.wait(5)
+        session.close()
+        with after.keep_session(kept(site, ttl=2.0, lock_delay=1.0), resume=text) as resumed:
+            again = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
+            late.let_go()
+            with pytest.raises(SessionNotFound, match="was exported and closed"):
+                waiting.result()
+            assert again.verify()
+
+
+def test_an_unlock_under_way_is_waited_for_also_where_the_lease_is_over(
+    site: Site, proxy: FaultProxy, make_client: MakeClient
+) -> None:
+    """The next client may get the key as it is: the unlock would free it then."""
+    client, after = make_client(address=proxy.address), make_client()
+    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
+    late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
+    del hold
+    gc.collect()
+    assert late.hit.wait(5)
+    text = session.export()
+    proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/renew", times=1_000))
+    assert session.lost.wait(5)
+    with ThreadPoolExecutor(1) as threads:
+        closing = threads.submit(session.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        late.let_go()
+        closing.result()
+    with after.keep_session(kept(site, ttl=2.0, lock_delay=1.0), resume=text) as resumed:
+        again = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
+        assert not again.lost.wait(0.3)
+        assert again.verify()
 
 
 def test_a_candidate_does_not_lead_on_with_a_session_that_is_about_to_be_destroyed(

@@ -155,7 +155,7 @@ class RemoveKey(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RemoveNote(Value):
-    """Remove a note if it has a value that one unanswered write alone may have given it."""
+    """Remove a note, or a contender, if it has a value that one unanswered write alone may have given it."""
 
     key: str
     value: bytes

@@ -138,7 +138,7 @@ async def withdraw(
     contender gone, no take under way can succeed any more. The caller has the key's ticket, so no hold is
     meant by what is found. Raises the last failure when no answer came by ``deadline``.
     """
-    queued = contender is not None and await remove_own(io, contender, session, deadline)
+    queued = contender is not None and await _remove_own(io, contender, session, deadline)
     pair = await read(io, key, deadline)
     if pair is None or pair.session != session:
         return queued
@@ -148,8 +148,7 @@ async def withdraw(
     return True
 
 
-async def remove_own(io: IO, key: str, session: str, deadline: float) -> bool:
-    """Remove a session's contender, unless it stands for another session; returns whether there was one."""
+async def _remove_own(io: IO, key: str, session: str, deadline: float) -> bool:
     while (pair := await read(io, key, deadline)) is not None and pair.session in {session, None}:
         call = kv.delete(key, cas=pair.modify_index)
         if await perform(io, call, deadline=deadline):

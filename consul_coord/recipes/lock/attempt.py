@@ -36,8 +36,8 @@ from consul_coord.http.messages import Retry
 from consul_coord.http.retry import send_once
 from consul_coord.models import Holder, TxnOp
 from consul_coord.models.reply import CONSISTENT
-from consul_coord.recipes.cleanup.tasks import RemoveKey
-from consul_coord.recipes.cleanup.unlock import Locked, remove_own, unlock, withdraw
+from consul_coord.recipes.cleanup.tasks import RemoveKey, RemoveNote
+from consul_coord.recipes.cleanup.unlock import Locked, unlock, withdraw
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.contend.attempt import SPREAD, Attempt
 from consul_coord.recipes.contend.refusals import blocked_by
@@ -487,9 +487,10 @@ class LockAttempt(Attempt):
             # Different ones: a late request of an earlier attempt has locked some of the keys.
             stale |= pair.modify_index == fences.get(pair.key) or pair.modify_index != pairs[0].modify_index
             locked.append(Locked(pair.key, pair.modify_index, self.value, remove=self.plan.remove))
+        is_valid = kept.lease.is_valid(self.io.now())  # asked first: it ends after it was handed over
         if kept.id in self.client.sessions.handed_over:
             return None  # another client may have the keys by it
-        if stale or not kept.lease.is_valid(self.io.now()):
+        if stale or not is_valid:
             self.unanswered.add(kept.id)
             for one in locked:
                 await unlock(self.io, one, session=kept.id, flags=self.plan.flags, deadline=self.limit)
@@ -526,13 +527,10 @@ class LockAttempt(Attempt):
         """
         if not self.asked:
             return True
+        if self.session in self.client.sessions.handed_over:
+            self._leave_queue()
+            return True
         try:
-            if self.session in self.client.sessions.handed_over:
-                if (own := self.contender) is not None:
-                    await send_once(self.io, kv.delete(own.key, cas=own.modify_index), deadline=deadline)
-                else:
-                    await remove_own(self.io, self._own, self.session, deadline)
-                return True
             await withdraw(
                 self.io,
                 key=self.key,
@@ -547,6 +545,14 @@ class LockAttempt(Attempt):
         self.contender = None
         self.asked = False
         return True
+
+    def _leave_queue(self) -> None:
+        """Have our contender removed, but not that of a client that goes on with the session."""
+        own = self.contender
+        if own is not None:
+            self.client.reaper.add(RemoveKey(own.key, own.modify_index))
+        elif not self._without_queue:
+            self.client.reaper.add(RemoveNote(self._own, self.value))  # it may have been written
 
     def _settle(self) -> None:
         self._sweep_unanswered()

@@ -48,6 +48,8 @@ async def open_session(io: IO, sessions: Sessions, spec: SessionSpec, *, resume:
         _let_go(sessions, own)
     try:
         sessions.adopt(kept)
+        sessions.handed_over.discard(kept.id)
+        sessions.closed.discard(kept.id)
     except BaseException:
         _let_go(sessions, kept)  # perhaps nobody renews it
         raise

@@ -316,8 +316,6 @@ class Sessions:
     def adopt(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""
         kept.due = kept.lease.renew_at()
-        self.handed_over.discard(kept.id)
-        self.closed.discard(kept.id)
         self._kept[kept.id] = kept
         self.host.count("sessions")
         self.host.spawn(lambda io: keep(io, self, kept), name=f"keep session {kept.id}")
@@ -329,13 +327,13 @@ class Sessions:
         # All are settled before any is announced: nobody hears of one loss and sees another hold still held.
         for hold in [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]:
             hold.announce_end()
-        self.forget(kept)
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
-            self.leftovers.destroy(kept.id)
+            self.leftovers.destroy(kept.id)  # first: nobody who hears of the end takes it up again
+        self.forget(kept)
 
     def forget(self, kept: KeptSession) -> None:
         """Let a session that has ended out of care; repeatable, as ``end`` may be interrupted."""
-        if self._kept.get(kept.id) is kept:
+        if self._kept.get(kept.id, kept) is kept:
             self.outages.forget(kept.id)
             self._kept.pop(kept.id, None)
         kept.finish()
@@ -589,6 +587,7 @@ class SessionSource:
         if kept is None:
             found = KeptSession(spec, SessionSpec(), outside=True)
             await renew(io, sessions, found, deadline=io.now() + sessions.timeout)
+            sessions.check_usable(spec)
             kept = sessions.get(spec)  # another source may have taken it up meanwhile
             if kept is None:
                 sessions.adopt(kept := found)
@@ -737,7 +736,7 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
             try:
                 await renew(io, sessions, kept, deadline=min(over, now + lease.longest / TRIES_PER_LEASE))
             except SessionNotFound:
-                return
+                pass  # it has ended
             except Exception as error:  # noqa: BLE001 - a bug must not end the renewing either
                 failures += 1
                 _report_failure(io, sessions, kept, error)

@@ -10,7 +10,7 @@ import pytest
 
 from consul_coord.errors import AcquireTimeout
 from consul_coord.events import TimedOut, Waiting
-from consul_coord.models import LOCK_FLAGS, SessionSpec
+from consul_coord.models import LOCK_FLAGS, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
 from consul_coord.recipes.contend.attempt import SPREAD
@@ -281,3 +281,27 @@ def test_a_waiter_that_finds_the_key_free_takes_nothing_with_a_session_that_has_
     io.expect("PUT", TXN, txn_done(contender, free, contender))
     io.expect("PUT", TXN, txn_done(contender, entry("k", session=new, index=12)))
     assert io.run(recipe.acquire(io, core, lock, timeout=5.0)).grant.session == new
+
+
+def test_what_is_granted_just_as_another_thread_hands_the_session_over_is_left_alone() -> None:
+    """An unlock would free the key for others, though the next client may have it by then."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+
+    class HandedOver(set[str]):
+        def __contains__(self, session: object) -> bool:
+            found, kept = super().__contains__(session), core.sessions.get(SESSION)
+            if kept is not None and io.requests[-1].path == TXN:
+                kept.exported = True
+                self.add(SESSION)
+                core.sessions.end(kept, LossReason.CLIENT_CLOSED)
+            return found
+
+    core.sessions.handed_over = HandedOver()
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS, session=SESSION))
+    io.expect("PUT", "/v1/session/renew/", ok([session()]))
+    io.expect("GET", "/v1/kv/k", pairs())
+    io.expect("PUT", TXN, txn_done(entry("k")))
+    handle = io.run(recipe.acquire(io, core, lock, timeout=5.0))
+    assert not handle.grant.is_held(io.now())
+    assert [type(task) for task in core.reaper.tasks] == []

@@ -38,6 +38,7 @@ from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session import handling
 from consul_coord.recipes.session import keeping as sessions
+from consul_coord.recipes.session.outage import Outages
 from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, expect_gone, lost, ok, refusal, renewed, unreachable
 from tests.support.replies import session as session_json
@@ -95,6 +96,22 @@ def test_the_lease_begins_before_the_create_was_sent(bench: Bench) -> None:
     assert [each.name for each in bench.io.spawned if each.name.startswith("keep")] == [
         f"keep session {SESSION}"
     ]
+
+
+def test_a_session_that_ends_as_its_outage_begins_does_not_keep_that_from_ending(bench: Bench) -> None:
+    """As where another thread closes it just then."""
+
+    class Closing(Outages):
+        def failed(self, session: str, *, since: float) -> bool:
+            bench.core.sessions.end(bench.kept, LossReason.CLIENT_CLOSED)
+            return super().failed(session, since=since)
+
+    bench.core.sessions.outages = Closing(bench.io.mutex())
+    bench.io.expect("PUT", RENEW, unreachable())
+    bench.keep()
+    bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
+    bench.live()
+    assert [len(bench.io.seen(kind)) for kind in (OutageBegan, OutageEnded)] == [1, 1]
 
 
 def test_the_end_of_a_session_ends_its_keeper_at_once_and_all_waits_for_its_renewal(bench: Bench) -> None:

@@ -34,6 +34,7 @@ from tests.support.replies import (
 from tests.support.replies import session as session_json
 
 if TYPE_CHECKING:
+    from consul_coord.http.messages import Request, Response
     from consul_coord.models import Session
     from consul_coord.recipes.hold.grant import Grant
 
@@ -278,6 +279,51 @@ def test_an_interrupt_just_as_it_ends_leaves_the_rest_to_the_background(
     bench.io.run_spawned(f"keep session {SESSION}")
     assert list(bench.core.sessions) == []
     assert kept.over.is_set()
+
+
+def test_an_interrupt_just_as_it_ends_amid_a_renewal_leaves_the_rest_to_that(bench: Bench) -> None:
+    kept = bench.opened()
+
+    def ends(_: Request) -> Response:
+        kept.lease.end(LossReason.CLIENT_CLOSED)  # as far as the interrupted call came
+        return refusal(404, "Session id 'x' not found")
+
+    bench.io.expect("PUT", RENEW + SESSION, ends)
+    bench.io.expect("GET", "/v1/session/info/", ok([]))
+    bench.io.expect("PUT", RENEW + SESSION, refusal(404, "Session id 'x' not found"))
+    bench.io.run_spawned(f"keep session {SESSION}")
+    assert list(bench.core.sessions) == []
+    assert kept.over.is_set()
+
+
+def test_who_hears_that_a_lease_is_over_can_not_use_the_session_until_it_is_destroyed(bench: Bench) -> None:
+    kept, refused = bench.opened(), list[Exception]()
+
+    def use() -> None:
+        try:
+            bench.core.sessions.check_usable(kept.id)
+        except SessionNotFound as error:
+            refused.append(error)
+
+    kept.over.subscribe(use)
+    bench.core.sessions.end(kept, LossReason.EXPIRED)
+    assert [str(error) for error in refused] == [
+        f"session {SESSION} was closed, or lost: open a new one with client.keep_session"
+    ]
+
+
+def test_closing_one_that_was_exported_and_resumed_here_leaves_what_the_latter_owes(bench: Bench) -> None:
+    """As in two blocks, one in the other."""
+    first = bench.opened()
+    text = handling.export(first)
+    bench.io.expect("PUT", RENEW + SESSION, renewed())
+    second = bench.open(text)
+    bench.grant(second)
+    bench.io.expect("PUT", "/v1/txn", *[unreachable("/v1/txn")] * 20)
+    bench.close(second)
+    bench.io.steps.clear()
+    bench.close(first)
+    assert bench.tasks == [GiveBack, DestroySession]
 
 
 def test_closing_an_exported_one_sends_nothing_and_lets_go_of_its_holds(bench: Bench) -> None:
