@@ -397,7 +397,7 @@ MUTATIONS = (
         "a grant is believed without a lease",
         LockAttempt,
         "_granted",
-        "or not kept.lease.is_valid(self.io.now())",
+        "or not is_valid",
         "",
         rare=True,
         breaks="granted",
