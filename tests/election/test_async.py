@@ -24,6 +24,7 @@ from consul_coord import (
 from consul_coord.events import Failed
 from tests.election.conftest import QUICK, SPEC
 from tests.election.waiting import PATIENCE, Told
+from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -199,7 +200,9 @@ async def test_a_cancellation_from_outside_goes_on_after_resigning(address: str,
             await election.run(work)
         assert scope.cancelled_caught
         assert not election.is_leader
-        await (await here.stand()).wait_for_leadership(timeout=1.0)
+        other = await here.stand()
+        with lasting(most=1.0):  # sooner than after a lock-delay
+            await other.wait_for_leadership(timeout=PATIENCE)
 
 
 async def test_coroutine_callbacks_run_in_order_one_at_a_time(address: str, key: str) -> None:

@@ -671,10 +671,11 @@ def test_closing_the_client_of_a_waiting_candidate_leaves_nothing(
     waiting = LeaderElection(closing, key)
     waiting.start()
     queued(waiting, 1)
-    before = len(client.session.list().value)
+    (candidate,) = waiting.candidates()
+    assert client.session.info(candidate.session).value is not None
     closing.close()
     until(lambda: client.kv.keys(key + "/").value == (term_key(key),), "the queue is empty")
-    assert len(client.session.list().value) == before - 1
+    assert client.session.info(candidate.session).value is None
 
 
 def test_two_elections_of_one_client_on_one_key_take_turns(stand: Stand, client: Client) -> None:

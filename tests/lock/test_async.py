@@ -193,7 +193,8 @@ async def test_a_cancellation_at_any_moment_leaves_nothing(
             async with lock.hold(timeout=5) as hold:
                 assert await hold.verify()
         await eventually(lambda: site.operator.holder(site.key) is None)
-        assert site.operator.under(f"{site.key}/") == []
+        # A join that was cancelled may reach the server after all else: its place is looked for again.
+        await eventually(lambda: site.operator.under(f"{site.key}/") == [])
     assert site.left_behind() == []
 
 

@@ -280,16 +280,16 @@ def test_without_contact_it_is_lost_by_its_deadline_and_before_another_can_have_
 
 
 def test_a_hiccup_is_jeopardy_and_no_loss(site: Site, proxy: FaultProxy, make_client: MakeClient) -> None:
-    client = make_client(address=proxy.address, ttl=1.5)
+    client = make_client(address=proxy.address, ttl=2.4)
     hold = Lock(client, site.key).acquire(timeout=5)
     proxy.go_down()
-    eventually(lambda: hold.state is HoldState.JEOPARDY, within=1.2)
+    eventually(lambda: hold.state is HoldState.JEOPARDY, within=2.2)
     assert hold.is_held
     assert client.healthy()
-    assert not client.healthy(slack=1.4)
+    assert not client.healthy(slack=2.2)
     hold.check()
     proxy.come_up()
-    eventually(lambda: hold.state is HoldState.HELD, within=1.2)
+    eventually(lambda: hold.state is HoldState.HELD, within=2.2)
     assert not hold.lost.wait(0.8)
     assert hold.verify()
     assert client.stats().lost == 0
