@@ -426,9 +426,7 @@ Lock(client, KEY, session=short).acquire()
     process.kill()
     process.communicate()
     lock = Lock(make_client(), site.key)
-    eventually(
-        lambda: lock.contenders() == (), within=8
-    )  # with a session like the others it would last longer
+    eventually(lambda: lock.contenders() == (), within=8)  # a session of 10 s would last longer
 
 
 NO_THREADS = """
