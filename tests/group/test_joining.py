@@ -90,7 +90,7 @@ def test_an_id_that_somebody_has_is_waited_for(make_client: MakeClient, prefix: 
         with pytest.raises(AcquireTimeout):
             second.join(timeout=0)
         with pytest.raises(AcquireTimeout) as caught:
-            second.join(timeout=0.1)
+            second.join(timeout=0.5)
         assert caught.value.blocker.session == held_by
         joined = threading.Thread(target=second.join)
         joined.start()

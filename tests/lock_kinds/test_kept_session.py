@@ -427,7 +427,7 @@ def test_a_client_that_has_handed_a_session_over_in_trouble_does_nothing_afterwa
         proxy.clear()
         assert not again.lost.wait(2.5)
         assert again.verify()
-    assert client.pending_cleanup == 0
+    assert eventually(lambda: client.pending_cleanup == 0)
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["one key", "two keys"])
@@ -504,7 +504,7 @@ def test_a_candidate_does_not_lead_on_with_a_session_that_was_handed_over_after_
 ) -> None:
     """Its lease is over here, and it lives on in Consul: there it may be taken up again by its id."""
     client, after = make_client(address=proxy.address), make_client()
-    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    session = client.keep_session(kept(site, ttl=4.0, lock_delay=2.0))
     with LeaderElection(client, site.key, session=session.id, retry_wait=(0.0, 0.1)) as election:
         election.wait_for_leadership(timeout=5)
         text = session.export()
@@ -514,7 +514,7 @@ def test_a_candidate_does_not_lead_on_with_a_session_that_was_handed_over_after_
             proxy.come_up()
             election.wait_for_leadership(timeout=5)
         session.close()
-        with after.keep_session(kept(site, ttl=2.0, lock_delay=1.0), resume=text) as resumed:
+        with after.keep_session(kept(site, ttl=4.0, lock_delay=2.0), resume=text) as resumed:
             successor = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
             proxy.come_up()
             assert eventually(lambda: isinstance(election.problem, SessionNotFound))
@@ -527,7 +527,7 @@ def test_a_session_that_is_handed_over_just_as_it_is_taken_up_again_by_its_id_is
 ) -> None:
     """Its lease is over here, and it lives on in Consul. The renewal that takes it up is answered late."""
     client, after = make_client(address=proxy.address), make_client()
-    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    session = client.keep_session(kept(site, ttl=4.0, lock_delay=2.0))
     text = session.export()
     lock = Lock(client, site.key, session=session.id)
     proxy.go_down()
@@ -538,7 +538,7 @@ def test_a_session_that_is_handed_over_just_as_it_is_taken_up_again_by_its_id_is
         waiting = threads.submit(lock.acquire, timeout=20)
         assert late.hit.wait(5)
         session.close()
-        with after.keep_session(kept(site, ttl=2.0, lock_delay=1.0), resume=text) as resumed:
+        with after.keep_session(kept(site, ttl=4.0, lock_delay=2.0), resume=text) as resumed:
             again = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
             late.let_go()
             with pytest.raises(SessionNotFound, match="was exported and closed"):
@@ -551,7 +551,7 @@ def test_an_unlock_under_way_is_waited_for_also_where_the_lease_is_over(
 ) -> None:
     """The next client may get the key as it is: the unlock would free it then."""
     client, after = make_client(address=proxy.address), make_client()
-    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    session = client.keep_session(kept(site, ttl=4.0, lock_delay=2.0))
     hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
     late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
     del hold
@@ -566,7 +566,7 @@ def test_an_unlock_under_way_is_waited_for_also_where_the_lease_is_over(
             closing.result(0.3)
         late.let_go()
         closing.result()
-    with after.keep_session(kept(site, ttl=2.0, lock_delay=1.0), resume=text) as resumed:
+    with after.keep_session(kept(site, ttl=4.0, lock_delay=2.0), resume=text) as resumed:
         again = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
         assert not again.lost.wait(0.3)
         assert again.verify()
@@ -578,7 +578,7 @@ def test_a_candidate_does_not_lead_on_with_a_session_that_is_about_to_be_destroy
     """Its lease was over in an outage. Elected again, it would lose that at once, with the lock-delay."""
     seen = Notes()
     client = make_client(address=proxy.address, observer=seen)
-    session = client.keep_session(kept(site, ttl=2.0, lock_delay=1.0))
+    session = client.keep_session(kept(site, ttl=4.0, lock_delay=2.0))
     with LeaderElection(client, site.key, session=session.id, retry_wait=(0.0, 0.1)) as election:
         election.wait_for_leadership(timeout=5)
         proxy.go_down()

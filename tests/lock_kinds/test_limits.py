@@ -48,8 +48,10 @@ if TYPE_CHECKING:
 
 SHORT = 0.2
 """Seconds that a hold may last."""
-DELAY = 0.6
-"""The lock-delay of the sessions here, in seconds."""
+DELAY = 1.0
+"""The lock-delay of the sessions here, in seconds: what is left of their leases is longer than ``SHORT``."""
+RENEWED = 2.0
+"""One for leases that are renewed in a test: a busy machine may be too late for a shorter one."""
 LONG_DELAY = 30.0
 """One that is not over before a test has looked, however busy the machine is."""
 
@@ -121,7 +123,7 @@ def test_a_hold_that_ends_in_time_is_as_any(site: Site, make_client: MakeClient,
 
 
 def test_the_session_and_its_other_holds_go_on(site: Site, make_client: MakeClient) -> None:
-    stuck = make_client(lock_delay=2.0)  # a busy machine may be too late to renew a shorter lease
+    stuck = make_client(lock_delay=RENEWED)
     other = Lock(stuck, f"{site.key}.other").acquire(timeout=5)
     hold = Lock(stuck, site.key).acquire(timeout=5, max_hold=SHORT)
     assert hold.lost.wait(timeout=5)
@@ -132,14 +134,17 @@ def test_the_session_and_its_other_holds_go_on(site: Site, make_client: MakeClie
     other.release()
 
 
-def test_in_its_own_client_too_the_next_one_waits_for_the_lock_delay(site: Site, stuck: Client) -> None:
+def test_in_its_own_client_too_the_next_one_waits_for_the_lock_delay(
+    site: Site, make_client: MakeClient
+) -> None:
+    stuck = make_client(lock_delay=RENEWED)
     hold = Lock(stuck, site.key).acquire(timeout=5, max_hold=SHORT)
     ends_at = hold.deadline()
     assert hold.lost.wait(timeout=5)
     with pytest.raises(AcquireTimeout):
         Lock(stuck, site.key).acquire(timeout=0.2)
     with Lock(stuck, site.key).hold(timeout=15):
-        assert stuck.now() - ends_at >= DELAY - 0.02
+        assert stuck.now() - ends_at >= RENEWED - 0.02
 
 
 def test_of_several_acquires_of_one_hold_the_earliest_end_counts(site: Site, make_client: MakeClient) -> None:
@@ -162,8 +167,9 @@ def test_of_several_acquires_of_one_hold_the_earliest_end_counts(site: Site, mak
 
 
 def test_beats_keep_a_hold_and_the_one_that_fails_to_come_ends_it(
-    site: Site, stuck: Client, rival: Client
+    site: Site, make_client: MakeClient
 ) -> None:
+    stuck, rival = make_client(lock_delay=RENEWED), make_client(lock_delay=RENEWED)
     hold = Lock(stuck, site.key).acquire(timeout=5)
     for _ in range(6):
         hold.beat(2.0)
@@ -176,7 +182,7 @@ def test_beats_keep_a_hold_and_the_one_that_fails_to_come_ends_it(
     with pytest.raises(LockLost, match="beat"):
         hold.beat(60.0)
     with Lock(rival, site.key).hold(timeout=15):
-        assert stuck.now() - ends_at >= DELAY - 0.02
+        assert stuck.now() - ends_at >= RENEWED - 0.02
 
 
 def test_a_promise_can_be_taken_back(site: Site, make_client: MakeClient) -> None:
@@ -261,14 +267,14 @@ def test_a_dropped_hold_of_a_session_made_elsewhere_is_given_back(
 def test_a_hold_that_another_process_goes_on_with_is_not_given_back_in_the_delay(
     site: Site, make_client: MakeClient
 ) -> None:
-    client = make_client(lock_delay=DELAY)
-    session = client.keep_session(spec(site, lock_delay=DELAY))
+    client = make_client(lock_delay=RENEWED)
+    session = client.keep_session(spec(site, lock_delay=RENEWED))
     hold = Lock(client, site.key, session=session.id).acquire(timeout=5, max_hold=0.05)
     assert hold.lost.wait(timeout=5)
     lost_at = time.monotonic()
     session.export()
     eventually(lambda: client.pending_cleanup == 0)
-    assert time.monotonic() - lost_at >= DELAY - 0.05
+    assert time.monotonic() - lost_at >= RENEWED - 0.05
     session.close()
     client.close()
     assert site.operator.holder(site.key) == session.id

@@ -134,7 +134,7 @@ def test_while_one_key_is_held_none_of_the_others_is_taken(
     lock = MultiLock(make_client(), keys(site))
     assert lock.try_acquire() is None
     with pytest.raises(AcquireTimeout) as told:
-        lock.acquire(timeout=0.3)
+        lock.acquire(timeout=0.5)
     assert (told.value.key, told.value.blocker.kind) == (busy, "held")
     assert told.value.blocker.session == other.session
     assert busy in str(told.value)

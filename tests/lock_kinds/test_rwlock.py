@@ -149,7 +149,7 @@ def test_readers_share_and_a_writer_is_alone(site: Site, make_client: MakeClient
         assert holder.fence == writer.fence < holder.since_index
         assert theirs.read.try_acquire() is None
         with pytest.raises(AcquireTimeout) as told:
-            theirs.write.acquire(timeout=0.2)
+            theirs.write.acquire(timeout=0.5)
         assert (told.value.key, told.value.blocker.session) == (site.key, writer.session)
     assert ours.holders() == ()
     assert ours.contenders() == ()
@@ -264,7 +264,7 @@ def test_a_reader_whose_session_ends_is_told_and_lets_the_writer_in(
 def test_whoever_died_inside_keeps_others_out_for_as_long_as_its_client_trusts_it(
     site: Site, make_client: MakeClient, dead: str, next_one: str
 ) -> None:
-    session = spec(site, lock_delay=1.0)
+    session = spec(site, lock_delay=2.0)
     with FaultProxy(site.address) as proxy:
         client = make_client(address=proxy.address)
         held: Hold = getattr(ReadWriteLock(client, site.key, session=session), dead).acquire(timeout=5)

@@ -252,8 +252,9 @@ class TestWaiting:
         semaphore.cancel()
         with pytest.raises(AcquireCancelled):
             front.result(5)
+        eventually(lambda: len(place.contenders()) == 2)
         with pytest.raises(AcquireTimeout) as caught:
-            semaphore.acquire(timeout=0.1)
+            semaphore.acquire(timeout=0.5)
         assert caught.value.blocker.kind == "held"
         assert caught.value.blocker.session in {permit.session for permit in held}
         eventually(lambda: len(place.contenders()) == 2)

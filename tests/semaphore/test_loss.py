@@ -156,7 +156,7 @@ def test_losing_contact_is_jeopardy_then_expiry(
     eventually(lambda: not place.contenders())
 
 
-DELAY = 1.0
+DELAY = 1.5
 """Lock-delay in tests of what happens behind a dead holder, in seconds."""
 LATE = 2.0
 """Seconds more than promised, for a machine that is busy."""

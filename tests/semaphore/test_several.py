@@ -223,7 +223,7 @@ class TestWaiting:
     ) -> None:
         held = semaphore.acquire(timeout=5)
         with pytest.raises(AcquireTimeout) as caught:
-            semaphore.acquire(permits=3, timeout=0.2)
+            semaphore.acquire(permits=3, timeout=0.5)
         assert caught.value.blocker.kind == "held"
         large = waiting(pool, semaphore, place, permits=3)
         small = waiting(pool, Semaphore(client, place.prefix, 3), place)
