@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from consul_coord.aio import backend
+from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
 
 if TYPE_CHECKING:
@@ -31,11 +32,25 @@ check_work = _validate.work
 
 async def outcome(name: str, result: Awaitable[T]) -> T:
     """Return what work came to. Raises InvalidArgument for what can't be awaited."""
+    _check_result(name, result)
+    return await result
+
+
+async def finish(name: str, result: Awaitable[object]) -> InvalidArgument | None:
+    """Await what work has returned; what can't be awaited is refused by what this returns."""
+    try:
+        _check_result(name, result)
+    except InvalidArgument as refusal:
+        return refusal
+    await result
+    return None
+
+
+def _check_result(name: str, result: object) -> None:
     if not isawaitable(result):
         _validate.refuse_kind(
             f"what {name} returns", result, "something to await, as a coroutine function gives"
         )
-    return await result
 
 
 class AsyncCallbacks:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from consul_coord.aio.blocks import AsyncHeld
 from consul_coord.aio.body import LeaderBody, require_interruptible
-from consul_coord.aio.callbacks import AsyncCallbacks, check_callbacks, check_work, outcome
+from consul_coord.aio.callbacks import AsyncCallbacks, check_callbacks, check_work, finish
 from consul_coord.aio.client import AsyncClient
 from consul_coord.aio.leadership import AsyncLeadership
 from consul_coord.aio.watch import AsyncWatch
 from consul_coord.base_client import AsyncEntered, require
-from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.errors import AcquireCancelled, InvalidArgument, LeadershipLost
 from consul_coord.models._validate import as_bytes, bytes_or_none, plain
 from consul_coord.recipes.election import asking as recipe
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
@@ -276,7 +276,8 @@ class AsyncLeaderElection(AsyncEntered):
 
         It resigns when ``fn`` returns or raises. It logs an Exception, and reports it as ``Failed``; any
         other exception passes. It returns when the candidacy is stopped, too. It starts the candidacy if
-        necessary, and then stops it at the end. Raises InvalidArgument and ClientClosed.
+        necessary, and then stops it at the end. Raises ClientClosed and InvalidArgument: also when ``fn`` has
+        returned an awaitable in blocking code, or none in async code.
         """
         check_work("fn", fn)
         plain(until=until)
@@ -301,12 +302,13 @@ class AsyncLeaderElection(AsyncEntered):
                 leadership = await self.wait_for_leadership()
             except AcquireCancelled:
                 return
+            misuse: InvalidArgument | None = None
             try:
                 block = AsyncHeld(
                     self.key, functools.partial(_given, leadership), interrupt=interrupt, kind=LeaderBody
                 )
                 async with block:
-                    await outcome("fn", fn(leadership))
+                    misuse = await finish("fn", fn(leadership))
             except LeadershipLost as lost:
                 # That it was lost is told by on_lost; what else the work raised is its own error.
                 error = lost.__cause__ if lost.fence == leadership.term else lost
@@ -314,6 +316,8 @@ class AsyncLeaderElection(AsyncEntered):
                 error = raised
             else:
                 error = None
+            if misuse is not None:
+                raise misuse
             recipe.report_work(self._candidacy, error)
             del error  # which refers to all that the work had
             if until is not None and until():

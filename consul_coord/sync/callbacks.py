@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from consul_coord.errors import InvalidArgument
 from consul_coord.models import _validate
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ def outcome(name: str, result: T) -> T:
     """Return what work came to. Raises InvalidArgument for what is still to be awaited."""
     _validate.done(name, result)
     return result
+
+
+def finish(name: str, result: object) -> InvalidArgument | None:
+    """Take what work has returned; what is still to be awaited is refused by what this returns."""
+    try:
+        _validate.done(name, result)
+    except InvalidArgument as refusal:
+        return refusal
+    return None
 
 
 class Callbacks:

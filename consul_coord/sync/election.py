@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from consul_coord.base_client import Entered, require
-from consul_coord.errors import AcquireCancelled, LeadershipLost
+from consul_coord.errors import AcquireCancelled, InvalidArgument, LeadershipLost
 from consul_coord.models._validate import as_bytes, bytes_or_none, plain
 from consul_coord.recipes.election import asking as recipe
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
@@ -19,7 +19,7 @@ from consul_coord.recipes.election.leader import leader as read_leader
 from consul_coord.recipes.lock import lock as lock_recipe
 from consul_coord.sync.blocks import Held
 from consul_coord.sync.body import LeaderBody, require_interruptible
-from consul_coord.sync.callbacks import Callbacks, check_callbacks, check_work, outcome
+from consul_coord.sync.callbacks import Callbacks, check_callbacks, check_work, finish
 from consul_coord.sync.client import Client
 from consul_coord.sync.leadership import Leadership
 from consul_coord.sync.watch import Watch
@@ -277,7 +277,8 @@ class LeaderElection(Entered):
 
         It resigns when ``fn`` returns or raises. It logs an Exception, and reports it as ``Failed``; any
         other exception passes. It returns when the candidacy is stopped, too. It starts the candidacy if
-        necessary, and then stops it at the end. Raises InvalidArgument and ClientClosed.
+        necessary, and then stops it at the end. Raises ClientClosed and InvalidArgument: also when ``fn`` has
+        returned an awaitable in blocking code, or none in async code.
         """
         check_work("fn", fn)
         plain(until=until)
@@ -302,12 +303,13 @@ class LeaderElection(Entered):
                 leadership = self.wait_for_leadership()
             except AcquireCancelled:
                 return
+            misuse: InvalidArgument | None = None
             try:
                 block = Held(
                     self.key, functools.partial(_given, leadership), interrupt=interrupt, kind=LeaderBody
                 )
                 with block:
-                    outcome("fn", fn(leadership))
+                    misuse = finish("fn", fn(leadership))
             except LeadershipLost as lost:
                 # That it was lost is told by on_lost; what else the work raised is its own error.
                 error = lost.__cause__ if lost.fence == leadership.term else lost
@@ -315,6 +317,8 @@ class LeaderElection(Entered):
                 error = raised
             else:
                 error = None
+            if misuse is not None:
+                raise misuse
             recipe.report_work(self._candidacy, error)
             del error  # which refers to all that the work had
             if until is not None and until():

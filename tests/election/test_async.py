@@ -14,6 +14,7 @@ from consul_coord import (
     AcquireCancelled,
     AsyncClient,
     AsyncLeaderElection,
+    InvalidArgument,
     LeadershipLost,
     LossReason,
     NotHeld,
@@ -186,6 +187,17 @@ async def test_an_error_of_the_work_is_reported_and_it_is_called_again(address: 
         (failed,) = told.seen(Failed)
         assert isinstance(failed, Failed)
         assert "ValueError: broken" in failed.error
+
+
+async def test_work_that_can_not_be_awaited_is_refused_at_its_first_call(address: str, key: str) -> None:
+    told = Told()
+    async with world(address, key) as here:
+        election = AsyncLeaderElection(await here.client(observer=told), key, retry_wait=QUICK)
+        with pytest.raises(InvalidArgument, match="what fn returns must be something to await"):
+            await election.run(lambda me: told.say(me.term))  # type: ignore[arg-type, return-value]
+        assert len(told.news) == 1
+        assert not election.is_leader
+        assert told.seen(Failed) == []
 
 
 async def test_a_cancellation_from_outside_goes_on_after_resigning(address: str, key: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
-from consul_coord import LeaderElection, LeadershipLost, Lock, LossReason
+from consul_coord import InvalidArgument, LeaderElection, LeadershipLost, Lock, LossReason
 from consul_coord.events import Failed, logger
 from tests.election.conftest import QUICK
 from tests.election.waiting import PATIENCE, Told, queued, until
@@ -50,6 +51,23 @@ def test_an_error_of_the_work_is_reported_and_resigns_and_the_next_election_call
     assert "ValueError: broken" in failed.error
     assert "the leader's work" in failed.where
     assert 'raise ValueError("broken")' in caplog.text, "the log shows where"
+
+
+def test_work_that_would_have_to_be_awaited_is_refused_at_its_first_call(
+    make_client: MakeClient, key: str
+) -> None:
+    told = Told()
+
+    def work(me: Leadership) -> object:
+        told.say(me.term)
+        return anyio.sleep(1.0)
+
+    election = LeaderElection(make_client(observer=told), key, retry_wait=QUICK)
+    with pytest.raises(InvalidArgument, match="fn returned coroutine, and nothing awaits it here"):
+        election.run(work)
+    assert len(told.news) == 1
+    assert not election.is_leader
+    assert told.seen(Failed) == []
 
 
 def test_what_the_work_had_when_it_failed_is_given_back_before_the_next_election(
