@@ -141,9 +141,10 @@ class AsyncLeaderElection(AsyncEntered):
             candidacy = self._current()
             if candidacy is None or candidacy.is_over:
                 calls = AsyncCallbacks(core) if candidacy is None else candidacy.calls
+                earlier = None if candidacy is None else candidacy.latest
                 if candidacy is not None:
                     candidacy.stop()  # an earlier stop may have been interrupted
-                candidacy = Candidacy(core, self._plan, self._lock, calls, keeps=self)
+                candidacy = Candidacy(core, self._plan, self._lock, calls, keeps=self, earlier=earlier)
                 self._candidacy = candidacy
             await self._runner.call(recipe.start, candidacy=candidacy)
 

@@ -161,6 +161,17 @@ def test_start_and_stop_may_be_called_again(stand: Stand, key: str) -> None:
     assert election.wait_for_leadership(timeout=PATIENCE).term > me.term
 
 
+def test_the_end_of_the_latest_leadership_is_told_also_after_a_stop_and_a_start(stand: Stand) -> None:
+    election = stand()
+    election.wait_for_leadership(timeout=PATIENCE)
+    election.stop()
+    stand().wait_for_leadership(timeout=PATIENCE)
+    for _ in range(2):
+        election.start()
+        assert election.wait_for_loss(timeout=PATIENCE) is LossReason.RESIGNED
+        election.stop()
+
+
 def test_stopping_while_waiting_leaves_nothing_and_ends_who_waits(
     stand: Stand, client: Client, key: str
 ) -> None:

@@ -1585,7 +1585,7 @@ MUTATIONS = (
         "a wait for the end of a leadership is not woken",
         election_calls,
         "wait_for_loss",
-        "await io.wait(changed, deadline=min(deadline, hold.valid_until))",
+        "await io.wait(hold.over, deadline=min(deadline, hold.valid_until))",
         "await io.sleep(min(1.0, deadline - io.now()))",
         breaks="in time",
         within=100,

@@ -126,19 +126,15 @@ async def wait_for_loss(
 
     Raises NotHeld when there was none, and TimeoutError.
     """
-    if candidacy is None or candidacy.hold is None:
+    if candidacy is None or (hold := candidacy.latest) is None:
         raise _not_leader(key)
-    hold = candidacy.hold
     deadline = deadline_of(io, timeout)
-    while True:
-        with candidacy.changes.watching() as changed:
-            reason = why_over(hold, io.now())
-            if reason is not None:
-                return reason
-            if io.now() >= deadline:
-                message = f"the leadership of {hold.key!r} was not lost in {timeout:g} s"
-                raise TimeoutError(message)
-            await io.wait(changed, deadline=min(deadline, hold.valid_until))
+    while (reason := why_over(hold, io.now())) is None:
+        if io.now() >= deadline:
+            message = f"the leadership of {hold.key!r} was not lost in {timeout:g} s"
+            raise TimeoutError(message)
+        await io.wait(hold.over, deadline=min(deadline, hold.valid_until))
+    return reason
 
 
 def report_work(candidacy: Candidacy | None, error: BaseException | None) -> None:

@@ -125,7 +125,14 @@ class Candidacy:
     """One candidate, from its start to its stop."""
 
     def __init__(
-        self, client: Shared, plan: ElectionPlan, lock: LockObject, calls: Callbacks, *, keeps: object
+        self,
+        client: Shared,
+        plan: ElectionPlan,
+        lock: LockObject,
+        calls: Callbacks,
+        *,
+        keeps: object,
+        earlier: Grant | None = None,
     ) -> None:
         self.keeps = keeps
         """The object that must live as long as this runs: a client that nobody refers to closes."""
@@ -138,6 +145,8 @@ class Candidacy:
         self.stopping = Signal()
         self.handle: Handle | None = None
         """The latest leadership; what has become of it is its own affair."""
+        self._earlier = earlier
+        """The one before, of a candidacy that was stopped."""
         self.refusal: Exception | None = None
         """Why the last attempt was refused."""
         self.attempt: Candidate | None = None
@@ -162,6 +171,11 @@ class Candidacy:
     def hold(self) -> Grant | None:
         """The latest leadership."""
         return None if self.handle is None else self.handle.grant
+
+    @property
+    def latest(self) -> Grant | None:
+        """The latest leadership, that of an earlier candidacy too."""
+        return self.hold or self._earlier
 
     def leading(self, now: float) -> Grant | None:
         """Return the leadership if it may be relied on at ``now``."""
