@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 ASIDE = 5.0
 """Seconds for which a leader that has handed over is no candidate."""
+_CANDIDACY = "candidacy of the election "
+"""How the library's news of a refusal begins."""
 EPILOG = """\b
 Examples:
   consul-coord elect service/scheduler -- ./scheduler
@@ -80,10 +82,13 @@ class _Observer(Observer):
     def on_event(self, event: Event) -> None:
         """Take notice of an event."""
         super().on_event(event)
+        if not isinstance(event, Failed):
+            return
         problem = None if self.election is None else self.election.problem
-        refused = isinstance(event, Failed) and not isinstance(problem, TransportError)
-        if refused and isinstance(problem, ConsulCoordError):
-            self._inbox.put(Refused(problem))
+        if isinstance(problem, ConsulCoordError) and not isinstance(problem, TransportError):
+            self._inbox.put(Refused(problem))  # which we end with
+        elif event.where.startswith(_CANDIDACY):
+            self._reporter.tell("log", event.describe(), problem=True, level="error")
 
 
 @click.command(cls=options.Running, epilog=EPILOG)
@@ -146,7 +151,7 @@ def elect(
     as_json: bool,
 ) -> int:
     """Run COMMAND while leading KEY, and again when elected again."""
-    reporter = Reporter(as_json=as_json, quiet=quiet)
+    reporter = Reporter(as_json=as_json, quiet=quiet, own=_CANDIDACY)
     inbox = _Mail(Drain(None if drain_on is None else signal.Signals[f"SIG{drain_on}"], drain_timeout))
     observer = _Observer(reporter, inbox)
 

@@ -56,12 +56,18 @@ REPEAT_SPACING = 300.0
 class Reporter:
     """Tells what happens; an ``Observer``."""
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False, waits: bool = True) -> None:
-        """Begin; ``waits`` says whether the verb waits: a single try has one reason to report, at its end."""
+    def __init__(
+        self, *, as_json: bool = False, quiet: bool = False, waits: bool = True, own: str | None = None
+    ) -> None:
+        """Begin; ``waits`` says whether the verb waits: a single try has one reason to report, at its end.
+
+        Log lines that begin with ``own`` are not shown: the verb tells in its own words what they say.
+        """
         self._process = os.getpid()
         self._as_json = as_json
         self._quiet = quiet
         self._waits = waits
+        self._own = own
         self._writing = Mutex()
         self._retry_told = -math.inf, ""
         self._in_place = sys.stderr is not None and sys.stderr.isatty()
@@ -121,6 +127,11 @@ class Reporter:
             told = f"{error}{next_step(error)}"
             return self.fail(not_acquired if code is ExitCode.NOT_ACQUIRED else code, told)
 
+    def on_log(self, text: str, level: str) -> None:
+        """Show a log line of the library, unless the verb tells what it says."""
+        if self._own is None or not text.startswith(self._own):
+            self.tell("log", text, problem=True, level=level)
+
     @contextmanager
     def _logging(self) -> Generator[None]:
         """Show the library's warnings meanwhile, except events, which the observer gets anyway."""
@@ -164,4 +175,4 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # Bugs in the background have no event that an observer gets, since it may be what failed.
         if record.name != events.logger.name or record.levelno >= logging.ERROR:
-            self._reporter.tell("log", record.getMessage(), problem=True, level=record.levelname.lower())
+            self._reporter.on_log(record.getMessage(), record.levelname.lower())

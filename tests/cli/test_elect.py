@@ -93,7 +93,12 @@ def test_a_signal_ends_the_wait(start: Start, key: str, client: Client) -> None:
 
 def test_a_key_used_for_something_else_is_refused(start: Start, key: str, client: Client) -> None:
     client.kv.put(key, b"settings")
-    assert start("elect", key, "--", "true").end() == 65
+    command = start("elect", key, "--", "true")
+    assert command.end() == 65
+    (line,) = command.stderr.all()
+    assert line.startswith(f"consul-coord: '{key}' is not a lock: ")
+    told = start("elect", key, "--json", "--", "true").events()
+    assert [event["event"] for event in told if "is not a lock" in str(event)] == ["failed", "error"]
 
 
 def test_the_leader_is_shown(start: Start, key: str, anywhere: str, tmp_path: Path) -> None:
