@@ -345,7 +345,7 @@ async def close_session(io: IO, client: ClientState, kept: KeptSession) -> None:
     try:
         await _close_session(io, client, kept)
     except BaseException:
-        if kept.lease.ended_by is None:
+        if kept.lease.ended_by is None or _may_live_on(client, kept):
             client.host.spawn(lambda io: close_session(io, client, kept), name="close a session")
         raise
 

@@ -281,6 +281,25 @@ def test_an_interrupt_just_as_it_ends_leaves_the_rest_to_the_background(
     assert kept.over.is_set()
 
 
+def test_an_interrupt_as_it_is_handed_over_after_its_lease_leaves_the_rest_to_the_background(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = bench.opened()
+    handling.export(kept)
+    bench.core.sessions.end(kept, LossReason.EXPIRED)
+
+    async def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("consul_coord.recipes.client._let_releases_end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.close(kept)
+    bench.io.run_spawned("close a session")
+    with pytest.raises(SessionNotFound, match="was exported and closed"):
+        bench.core.sessions.check_usable(SESSION)
+
+
 def test_an_interrupt_just_as_it_ends_amid_a_renewal_leaves_the_rest_to_that(bench: Bench) -> None:
     kept = bench.opened()
 
