@@ -204,10 +204,11 @@ class LockAttempt(Attempt):
     async def _need_session(self) -> None:
         kept = await self.source.live(self.io, deadline=self.deadline)
         if self.kept is not kept:
+            # One that was made elsewhere may be taken up again after its lease: it has then what it had.
+            self.asked = self.asked and kept.id == self.session
             self.kept, self.session = kept, kept.id
             self.keys.acts_with(kept.id)
             self.contender = self._missed = self._gone = None
-            self.asked = False
 
     # -- past the queue
 

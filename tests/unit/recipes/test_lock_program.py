@@ -305,3 +305,32 @@ def test_what_is_granted_just_as_another_thread_hands_the_session_over_is_left_a
     handle = io.run(recipe.acquire(io, core, lock, timeout=5.0))
     assert not handle.grant.is_held(io.now())
     assert [type(task) for task in core.reaper.tasks] == []
+
+
+def test_who_gives_up_just_as_a_session_made_elsewhere_is_taken_up_again_leaves_the_queue() -> None:
+    """Its lease was over here. Its place stayed, as the session lived on in Consul."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    held, place = entry("k", session=OTHER), f"/v1/kv/{queue.directory('k')}{SESSION}"
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS, session=SESSION))
+
+    def expires(_: Request) -> Response:
+        for kept in core.sessions:
+            core.sessions.end(kept, LossReason.EXPIRED)
+        return pairs(held)
+
+    def interrupted(_: Request) -> Response:
+        raise KeyboardInterrupt
+
+    io.expect("PUT", "/v1/session/renew/", ok([session()]))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    io.expect("PUT", TXN, txn_done(OWN, held, OWN))
+    io.expect("GET", "/v1/kv/k", expires)
+    io.expect("PUT", "/v1/session/renew/", ok([session()]))
+    io.expect("GET", "/v1/kv/k", interrupted)
+    io.expect("GET", place, pairs(OWN))
+    io.expect("DELETE", place, ok(value=True))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    with pytest.raises(KeyboardInterrupt):
+        io.run(recipe.acquire(io, core, lock, timeout=5.0))
+    assert not io.steps
