@@ -148,6 +148,29 @@ def test_an_owner_that_does_not_finish_is_not_waited_for_for_ever(member: MakeMe
         go_on.set()
 
 
+def test_a_partition_that_is_to_come_back_while_it_is_handed_over_does(member: MakeMember) -> None:
+    """The member that was to have it has gone before it got it."""
+    go_on, handed_over = threading.Event(), list[Hold]()
+
+    def finish(_: str, hold: Hold) -> None:
+        handed_over.append(hold)
+        go_on.wait(30)
+
+    one = member("one", on_released=finish, handover=30.0)
+    all_owned(one)
+    try:
+        other = member("other")
+        until(lambda: bool(handed_over), "a partition is being handed over")
+        other.stop()
+        other.group.leave()
+        until(lambda: len(one.group.members()) == 1, "the other one has gone")
+        time.sleep(1.0)  # the group has settled, and there is nothing to do yet
+    finally:
+        go_on.set()
+    until(lambda: not any(hold.is_held for hold in handed_over), "they were handed over")
+    all_owned(one)
+
+
 def test_members_that_come_together_cause_one_round_of_moves(member: MakeMember) -> None:
     diary, settle = Diary(), 0.5
     one = member("one", 32, settle=settle, **diary.of("one"))

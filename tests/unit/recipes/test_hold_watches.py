@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import ConnectFailed, LockLost, TransportError, TxnFailed
+from consul_coord.errors import ConnectFailed, LockLost, NotHeld, TransportError, TxnFailed
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
@@ -705,3 +705,23 @@ def test_a_write_that_is_refused_ends_a_hold_that_is_gone(bench: Bench) -> None:
         bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
     assert bench.state == (HoldState.LOST, LossReason.TAKEN_OVER)
     assert not bench.hold.writing
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_write_whose_hold_ends_while_it_looks_is_not_made_under_a_later_one(
+    bench: Bench, *, lost: bool
+) -> None:
+    """Another thread has released it, and its session has the key again, for another caller."""
+
+    def ended(_: Request) -> Response:
+        if lost:
+            bench.hold.lose(LossReason.MAX_HOLD)
+        else:
+            bench.hold.begin_release()
+        return pairs(entry("k", index=21, value=b"another caller's"))
+
+    bench.io.expect(*REFUSED)
+    bench.io.expect("GET", KEY, ended)
+    with pytest.raises(LockLost if lost else NotHeld):
+        bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
+    assert not bench.io.steps

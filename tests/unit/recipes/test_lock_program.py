@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import AcquireTimeout
-from consul_coord.events import TimedOut, Waiting
+from consul_coord.events import Acquired, TimedOut, Waiting
 from consul_coord.models import LOCK_FLAGS, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
@@ -334,3 +334,49 @@ def test_who_gives_up_just_as_a_session_made_elsewhere_is_taken_up_again_leaves_
     with pytest.raises(KeyboardInterrupt):
         io.run(recipe.acquire(io, core, lock, timeout=5.0))
     assert not io.steps
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_granted_after_the_end_of_the_lease_is_given_back_and_is_no_hold(*, ended: bool) -> None:
+    """The process stood still, or the reply was late: others may have the key soon, or have it by now."""
+    io, new = FakeIO(), "33333333-3333-4333-8333-333333333333"
+    core = ClientState(io, spec=SessionSpec(ttl=10.0), timeout=30.0)
+
+    def late(_: Request) -> Response:
+        if ended:
+            for kept in core.sessions:
+                core.sessions.end(kept, LossReason.EXPIRED)
+        return txn_done(entry("k"))
+
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs())
+    io.expect("PUT", TXN, late, takes=0.0 if ended else 12.0)
+    io.expect("PUT", TXN, txn_done(entry("k"), entry("k", session=None, index=9)))
+    io.expect("PUT", TXN, txn_failed((0, f'invalid session "{SESSION}"')))  # it queues meanwhile
+    io.expect("PUT", "/v1/session/create", ok({"ID": new}))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=9)))
+    contender = entry(queue.directory("k") + new, session=new)
+    io.expect("PUT", TXN, txn_done(contender, entry("k", session=None, index=9), contender))
+    io.expect("PUT", TXN, txn_done(contender, entry("k", session=new, index=12)))
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    hold = io.run(recipe.acquire(io, core, lock, timeout=60.0)).grant
+    assert hold.is_held(io.now())
+    assert (hold.session, hold.fence) == (new, 12)
+    unlocked = [json.loads(request.body or b"") for request in io.requests if request.path == TXN][1]
+    assert [op["KV"]["Verb"] for op in unlocked] == ["check-index", "unlock"]
+    assert [event.fence for event in io.seen(Acquired)] == [12]
+
+
+@pytest.mark.parametrize(("again", "ends"), [(2.0, 2.0), (9.0, 5.0), (None, 5.0)])
+def test_what_is_acquired_again_ends_no_later_than_was_said_before(again: float | None, ends: float) -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0, lock_delay=60.0), timeout=10.0)
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS, reentrant=True))
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs())
+    io.expect("PUT", TXN, txn_done(entry("k")))
+    first = io.run(recipe.acquire(io, core, lock, timeout=5.0, max_hold=5.0))
+    lock.owners.note(io.owner(), first)
+    second = io.run(recipe.acquire(io, core, lock, timeout=5.0, max_hold=again))
+    assert second.grant is first.grant
+    assert second.grant.valid_until == 1000.0 + ends

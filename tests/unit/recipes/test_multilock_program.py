@@ -298,6 +298,20 @@ def test_the_fence_of_the_hold_before_is_an_unlock_that_was_never_applied(bench:
     assert verbs == [[("check-index", key), ("unlock", key)] for key in KEYS]
 
 
+def test_keys_that_were_locked_at_different_times_are_all_locked_anew(bench: Bench) -> None:
+    """A late request has locked some before: others may have had the rest since, under higher fences."""
+    bench.finds()
+    late, now = entry("a", index=5), [entry(key, index=9) for key in "bc"]
+    bench.io.expect("PUT", TXN, txn_done(late, *now))
+    bench.io.expect("PUT", TXN, *(txn_done(*[entry(key, session=None)] * 2) for key in KEYS))
+    for key in KEYS:
+        bench.io.expect("GET", f"/v1/kv/{key}", pairs(entry(key, session=None)))
+    bench.io.at(1000.1, bench.gives_back)
+    bench.finds()
+    bench.locks(12)
+    assert bench.acquire().fence == 12
+
+
 # -- in this client
 
 

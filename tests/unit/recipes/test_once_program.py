@@ -7,14 +7,15 @@ import base64
 import pytest
 
 from consul_coord.errors import AcquireTimeout, ConnectFailed
-from consul_coord.events import SlotAhead, Waiting
+from consul_coord.events import Acquired, SlotAhead, Waiting
 from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.once import once
 from consul_coord.recipes.once.record import ONCE_FLAGS, Ask, Record, key_of
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, ok, pairs, txn_done, unreachable
+from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, txn_failed, unreachable
 
 HOUR = 3600
 NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
@@ -56,6 +57,35 @@ def test_a_caller_without_an_answer_is_told_how_long_it_waited() -> None:
     assert caught.value.waited == pytest.approx(io.time - 1000.0)
     assert caught.value.waited == pytest.approx(7.0, abs=0.5)
     assert len(io.seen(Waiting)) == 1
+
+
+def test_who_began_to_wait_while_a_caller_was_in_line_here_is_let_go_first() -> None:
+    """Its look at the queue was made before it waited for another thread, so it looks again."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    job = once.OnceObject("job", value=None, session=None)
+    ahead = Ticket(core.tickets, "job", "another thread")
+    core.tickets.join(ahead)
+    io.at(1005.0, ahead.leave)
+    nothing = [(place, f'key "{key}" doesn\'t exist') for place, key in enumerate((job.record, "job"))]
+    io.expect("PUT", "/v1/txn", txn_failed(*nothing), txn_done())
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    own, other = (entry(f"job/.wait/{each}", session=each) for each in (SESSION, OTHER))
+    other["CreateIndex"] = 4
+    free = entry("job", session=None)
+    io.expect("PUT", "/v1/txn", txn_done(free, other), txn_done(own, free, own, other))
+    io.expect("GET", f"/v1/kv/{other['Key']}", pairs(other), takes=50.0)
+    io.expect("PUT", "/v1/txn", txn_done(free, own, other))
+    io.expect("GET", f"/v1/kv/{other['Key']}", pairs(other), takes=50.0)
+    io.expect("GET", f"/v1/kv/{own['Key']}", pairs())  # it withdraws
+    io.expect("GET", "/v1/kv/job", pairs(free))
+    asked = Ask(job="job", slot="2027-01-15T10:00:00Z", now=NOON)
+    with pytest.raises(AcquireTimeout) as told:
+        io.run(once.begin(io, core, job, asked, timeout=8.0))
+    blocker = told.value.blocker
+    assert (blocker.kind, blocker.session, blocker.position) == ("queued", OTHER, 2)
+    assert not io.seen(Acquired)
+    assert not io.steps
 
 
 def turn_of(io: FakeIO, core: ClientState) -> once.Turn:

@@ -51,6 +51,23 @@ def test_a_dead_writer_is_removed_once_its_lock_delay_is_over_with_no_other_paus
     assert watched == ["9", "9"], "any older index is answered at once"
 
 
+def test_the_end_of_a_lock_delay_is_waited_for_no_longer_than_the_call_may() -> None:
+    """The pauses between its tries grow: one of them would end after the call."""
+    io, timeout = FakeIO(), 0.12
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN, DEAD))
+    for number in range(2):
+        io.expect("PUT", TXN, txn_failed((0, f"failed to lock key {DEAD['Key']!r} due to lock delay")))
+        io.expect("GET", f"/v1/kv/{DEAD['Key']}", pairs(DEAD), takes=50.0)
+        io.expect("PUT", TXN, txn_done(OWN, DEAD) if not number else txn_done())  # the last one withdraws
+    with pytest.raises(AcquireTimeout) as told:
+        io.run(recipe.acquire(io, client, readers, timeout=timeout))
+    assert told.value.blocker.kind == "lock_delay"
+    assert io.time == pytest.approx(1000.0 + timeout)
+
+
 def test_a_writer_that_has_written_its_value_is_waited_for_from_that_write_on() -> None:
     """From any index before it, each query would be answered at once."""
     io = FakeIO()
