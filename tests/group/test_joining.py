@@ -117,14 +117,19 @@ def test_who_waits_for_another_call_that_joins_waits_for_its_own_timeout(
     assert second.joined
 
 
-def test_leaving_ends_a_join_that_waits(make_client: MakeClient, prefix: str) -> None:
+@pytest.mark.parametrize(
+    "in_time", [True, False], ids=["while the other one stays", "as the other one leaves"]
+)
+def test_leaving_ends_a_join_that_waits(make_client: MakeClient, prefix: str, *, in_time: bool) -> None:
     told = Told()
     first = Group(make_client(), prefix, id="one")
     second = Group(make_client(observer=told), prefix, id="one")
     with first, ThreadPoolExecutor(1) as pool:
-        join = pool.submit(second.join)
+        join = pool.submit(second.join, timeout=30)
         until(lambda: any(isinstance(event, Waiting) for event in told.events), "it waits")
         assert second.leave() is ReleaseOutcome.ALREADY_LOST
+        if in_time:
+            assert isinstance(join.exception(5), AcquireCancelled)
         first.leave()
         assert isinstance(join.exception(30), AcquireCancelled)
         assert not second.joined

@@ -725,3 +725,22 @@ def test_a_write_whose_hold_ends_while_it_looks_is_not_made_under_a_later_one(
     with pytest.raises(LockLost if lost else NotHeld):
         bench.io.run(hold_ops.put(bench.io, bench.core.sessions, bench.hold, b"new"))
     assert not bench.io.steps
+
+
+def test_ensuring_time_for_a_hold_renews_each_session_that_it_depends_on() -> None:
+    bench = Bench(keys=())
+    io, sessions = bench.io, bench.core.sessions
+    io.expect("PUT", "/v1/session/create", ok({"ID": OTHER}))
+    further = io.run(sessions.create(io, SessionSpec(ttl=15.0)))
+    keys = Keys(bench.core, ["k"], LOCK_FLAGS, "me")
+    granted = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
+    kind = LockKind(keys)
+    handle = bench.core.holds.grant(
+        granted, kept=bench.kept, others=(further,), value=b"", flags=LOCK_FLAGS, kind=kind
+    )
+    io.time += 8.0
+    io.expect("PUT", RENEW + SESSION, renewed())
+    io.expect("PUT", RENEW + OTHER, ok([session(OTHER)]))
+    io.run(hold_ops.ensure(io, sessions, handle.grant, seconds=10.0))
+    assert handle.grant.lease.remaining(io.time) >= 10.0
+    assert not io.steps

@@ -229,6 +229,25 @@ def test_without_a_queue_the_key_is_watched_and_taken_a_random_moment_after_it_i
     assert queue.directory("k").encode() not in (io.requests[-1].body or b"")
 
 
+def test_without_a_queue_the_present_leader_says_whether_the_key_is_taken() -> None:
+    """An old one may go on to call it free: each try would be refused, and the next one follow at once."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    core.queue_memory.may_not_queue("k", io.now())
+
+    def key(request: Request) -> Response:
+        taken = entry("k", session=OTHER, index=9)
+        return pairs(taken if ("consistent", "") in request.params else entry("k", session=None))
+
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", key)
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=11)), takes=2.0)
+    io.expect("PUT", TXN, txn_done(entry("k", index=12)))
+    plan = LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS)
+    assert io.run(recipe.acquire(io, core, LockObject(plan), timeout=5.0)).grant.fence == 12
+    assert io.sent_at[-1] >= 1002.0
+
+
 def test_without_a_queue_nothing_is_tried_while_the_key_is_held() -> None:
     io, held = FakeIO(), pairs(entry("k", session=OTHER))
     last_look = (

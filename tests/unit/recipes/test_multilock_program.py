@@ -172,6 +172,23 @@ def test_the_key_that_is_held_is_watched_and_all_are_tried_again(bench: Bench) -
     assert idle == [True], "tickets were kept while waiting"
 
 
+def test_after_a_refusal_the_present_leader_says_whether_the_key_is_taken(bench: Bench) -> None:
+    """An old one may go on to call it free: each try would be refused, and the next one follow at once."""
+
+    def key(request: Request) -> Response:
+        taken = entry("b", session=OTHER, index=9)
+        return pairs(taken if ("consistent", "") in request.params else entry("b", session=None))
+
+    bench.finds()
+    bench.io.expect("PUT", TXN, txn_failed((1, HELD.format("b"))))
+    bench.io.expect("GET", "/v1/kv/b", key)
+    bench.io.expect("GET", "/v1/kv/b", pairs(entry("b", session=None, index=11)), takes=2.0)
+    bench.finds(b=entry("b", session=None, index=11))
+    bench.locks(12)
+    assert bench.acquire().fence == 12
+    assert len(bench.tries()) == 2
+
+
 def test_a_key_that_is_held_at_the_first_look_is_not_tried(bench: Bench) -> None:
     bench.finds(a=entry("a", session=OTHER, index=30))
     with pytest.raises(AcquireTimeout) as told:
