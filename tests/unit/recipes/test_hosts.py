@@ -434,6 +434,29 @@ LATER = 60.0
 """Seconds of a clock that stands still."""
 
 
+INTERRUPTED: dict[str, Callable[[IO], Coroutine[Any, Any, object]]] = {
+    "a wait": lambda io: io.wait(Signal(), deadline=io.now() + PATIENCE),
+    "a wait without an end": lambda io: io.wait(Signal()),
+    "a pause": lambda io: io.sleep(PATIENCE),
+    "a query": lambda io: io.changed(QUERY, until=Signal()),
+}
+
+
+@pytest.mark.parametrize("what", INTERRUPTED)
+@pytest.mark.usefixtures("without_an_end")
+def test_what_is_interrupted_raises_that_itself_and_returns_nothing(what: str) -> None:
+    """What its program did next would depend on a wait that nobody has ended."""
+    interrupt = Interrupt()
+    host = ThreadHost(clock=SystemClock(), observer=None, background=lambda: cast("Any", Endless()))
+    io = BlockingIO(host, cast("Any", NoTransport()), interrupt=interrupt)
+    other = threading.Timer(0.05, interrupt.fire, [ClientClosed])
+    other.start()
+    with lasting(most=PATIENCE / 2), pytest.raises(ClientClosed):
+        run(INTERRUPTED[what](io))
+    other.join()
+    host.stop(timeout=PATIENCE)
+
+
 async def query_until(io: IO, over: Signal) -> None:
     assert await io.changed(QUERY, until=over, deadline=io.now() + LATER) is None
 
