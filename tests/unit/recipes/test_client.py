@@ -227,6 +227,7 @@ def test_an_attempt_that_was_interrupted_anywhere_leaves_nothing_behind(bench: B
             bench.io.expect("GET", f"/v1/kv/k/.wait/{SESSION}", pairs())
             bench.io.expect("GET", "/v1/kv/k", pairs())
         bench.io.run_spawned("reaper")
+        assert not bench.io.steps, "what was asked for may be applied late"
     assert bench.core.tickets.queue("k") == []
     assert bench.core.reaper.pending == 0
 

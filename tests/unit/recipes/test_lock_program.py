@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout
-from consul_coord.events import Acquired, TimedOut, Waiting
-from consul_coord.models import LOCK_FLAGS, LossReason, SessionSpec
+from consul_coord.errors import AcquireTimeout, SessionNotFound
+from consul_coord.events import Acquired, Cleaned, TimedOut, Waiting
+from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome, SessionSpec
+from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
 from consul_coord.recipes.contend.attempt import SPREAD
 from consul_coord.recipes.contend.last_look import NODES_BUDGET
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, ok, pairs, session, txn_done, txn_failed
+from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, renewed, session, txn_done, txn_failed
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
@@ -399,3 +401,88 @@ def test_what_is_acquired_again_ends_no_later_than_was_said_before(again: float 
     second = io.run(recipe.acquire(io, core, lock, timeout=5.0, max_hold=again))
     assert second.grant is first.grant
     assert second.grant.valid_until == 1000.0 + ends
+
+
+def test_a_waiter_with_a_new_session_is_behind_whoever_came_before_that() -> None:
+    """The one that was before its former session has taken the key in its turn meanwhile."""
+    io, new = FakeIO(), "33333333-3333-4333-8333-333333333333"
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    first, second = "44444444-4444-4444-8444-444444444444", "55555555-5555-4555-8555-555555555555"
+    ahead, own, before, again = (
+        entry(queue.directory("k") + each, session=each, index=place) | {"CreateIndex": place}
+        for place, each in enumerate((first, SESSION, second, new), 6)
+    )
+    held, taken = entry("k", session=OTHER, index=5), entry("k", session=first, index=30)
+
+    def taken_as_the_session_ends(_: Request) -> Response:
+        for kept in core.sessions:
+            core.sessions.discard(kept)
+        return pairs(index=30)
+
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs(held))
+    io.expect("PUT", TXN, txn_done(own, held, own, ahead))
+    io.expect("GET", f"/v1/kv/{ahead['Key']}", taken_as_the_session_ends)
+    io.expect("PUT", "/v1/session/create", ok({"ID": new}))
+    io.expect("GET", "/v1/kv/k", pairs(taken))
+    io.expect("PUT", TXN, txn_done(again, taken, again, before))
+    io.expect("GET", f"/v1/kv/{before['Key']}", pairs(before), takes=50.0)
+    io.expect("PUT", TXN, txn_done(taken, again, before))  # the last look
+    io.expect("GET", f"/v1/session/info/{first}", ok([session(first)]))
+    io.expect("GET", f"/v1/kv/{before['Key']}", pairs(before), takes=50.0)
+    io.expect("GET", f"/v1/kv/{again['Key']}", pairs())  # it withdraws
+    io.expect("GET", "/v1/kv/k", pairs(taken))
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    with pytest.raises(AcquireTimeout) as told:
+        io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    assert (told.value.blocker.kind, told.value.blocker.position) == ("queued", 2)
+    assert not io.steps
+
+
+def test_a_try_without_an_answer_is_looked_for_after_a_later_one_has_brought_the_lock() -> None:
+    """It may be applied when that hold has ended, and would lock the key for nobody."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    free = entry("k", session=None, index=6)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs(free))
+    io.expect("PUT", TXN, lost())
+    io.expect("GET", "/v1/kv/k", pairs(free))
+    io.expect("PUT", TXN, txn_done(OWN, free, OWN), txn_done(OWN, entry("k", index=12)))
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    handle = io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    io.expect("PUT", TXN, txn_done(entry("k", index=12), entry("k", session=None, index=13)))
+    assert io.run(release(io, core.holds, handle.grant)) is ReleaseOutcome.RELEASED
+    late = entry("k", index=20)
+    io.expect("GET", f"/v1/kv/{OWN['Key']}", pairs())
+    io.expect("GET", "/v1/kv/k", pairs(late))
+    io.expect("PUT", TXN, txn_done(late, entry("k", session=None, index=21)))
+    for _ in SWEEPS[1:]:
+        io.expect("GET", f"/v1/kv/{OWN['Key']}", pairs())
+        io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=21)))
+    io.run_spawned("reaper")
+    assert not io.steps
+    assert [event.found for event in io.seen(Cleaned)] == [True, *[False] * len(SWEEPS[1:])]
+
+
+def test_what_is_granted_to_a_session_that_was_handed_over_meanwhile_is_left_to_who_resumes_it() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+
+    def handed_over(_: Request) -> Response:
+        core.sessions.handed_over.add(SESSION)
+        for kept in core.sessions:
+            core.sessions.end(kept, LossReason.CLIENT_CLOSED)
+        return txn_done(entry("k"))
+
+    io.expect("PUT", f"/v1/session/renew/{SESSION}", renewed())
+    io.expect("GET", "/v1/kv/k", pairs())
+    io.expect("PUT", TXN, handed_over)
+    io.expect("PUT", TXN, txn_done(OWN, entry("k"), OWN), txn_done(entry("k")))
+    io.expect("GET", f"/v1/kv/{OWN['Key']}", pairs())
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS, session=SESSION))
+    with pytest.raises(SessionNotFound, match="was exported and closed"):
+        io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    assert not io.steps
+    assert not any(b'"unlock"' in (request.body or b"") for request in io.requests)
+    assert not io.seen(Acquired)
