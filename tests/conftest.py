@@ -37,7 +37,7 @@ from tests.support.turns import first_goes_ahead
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-pytest_plugins = ["tests.tokens.search", "tests.support.ends"]
+pytest_plugins = ["tests.tokens.search", "tests.support.ends", "tests.support.scripts"]
 
 # How long an example takes depends on what else the machine does: that is no finding. One commit has one
 # result: other examples are tried with `--hypothesis-profile=random`, and `--hypothesis-seed` says which.

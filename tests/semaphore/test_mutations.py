@@ -456,6 +456,7 @@ BROKEN = (
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.rule}: {broken.mutation.name}")
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_broken_rule_is_seen(broken: Broken) -> None:
     broken.test()
     with broken.mutation.planted(), pytest.raises(SEEN):

@@ -51,6 +51,7 @@ async def performed(io: IO) -> None:
 
 @pytest.mark.parametrize("program", [performed, by_hand])
 @pytest.mark.parametrize("end", ENDS)
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_call_that_is_sent_again(program: Callable[[IO], Any], end: str) -> None:
     with no_error_in_a_circle():
         io = FakeIO()

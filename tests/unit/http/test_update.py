@@ -110,6 +110,7 @@ def test_after_a_refusal_the_present_leader_is_asked(io: FakeIO) -> None:
 
 
 @pytest.mark.parametrize("random", [0.25, 0.75])
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_pauses_between_lost_races_are_random_over_their_whole_length(io: FakeIO, random: float) -> None:
     io.randomness = random
     always_late(io)
@@ -120,6 +121,7 @@ def test_the_pauses_between_lost_races_are_random_over_their_whole_length(io: Fa
     assert pauses[:3] == pytest.approx([0.02 * random, 0.04 * random, 0.08 * random])
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_pauses_between_lost_races_grow_and_the_end_names_the_key(io: FakeIO) -> None:
     io.randomness = 1.0
     always_late(io)
@@ -171,6 +173,7 @@ def test_a_refused_write_leaves_no_doubt(io: FakeIO) -> None:
     assert pair.value == b"6"
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_error_at_the_end_tells_of_the_write_that_may_have_been_applied(io: FakeIO) -> None:
     reads(io, b"4", 7)
     io.expect("PUT", "/v1/txn", lost(), *[unreachable() for _ in range(20)])
@@ -178,6 +181,7 @@ def test_the_error_at_the_end_tells_of_the_write_that_may_have_been_applied(io: 
         updated(io, timeout=2)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_an_agent_that_can_not_be_reached_is_what_is_raised(io: FakeIO) -> None:
     reads(io, b"4", 7)
     io.expect("PUT", "/v1/txn", *[unreachable() for _ in range(20)])

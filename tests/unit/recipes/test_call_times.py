@@ -124,6 +124,7 @@ def test_a_release_that_is_answered_late_but_in_time_is_one(bench: Bench) -> Non
     assert bench.core.reaper.pending == 0
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_verifying_a_hold_of_several_keys_takes_the_time_of_one_call() -> None:
     bench = Bench(others=(Locked("l", 9, b""), Locked("m", 9, b"")))
     bench.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=7)), takes=6.0)
@@ -150,6 +151,7 @@ GONE = txn_failed((0, 'failed to check index, key "k" doesn\'t exist'))
     ],
     ids=["it reads the key", "it makes sure", "it asks for its session"],
 )
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_write_that_is_refused_takes_the_time_of_one_call(bench: Bench, slow: list[Step]) -> None:
     bench.io.expect("PUT", "/v1/txn", GONE, takes=SLOW)
     *quick, last = slow

@@ -61,6 +61,7 @@ def test_closing_waits_for_a_release_of_another_call_until_its_deadline_and_no_l
 
 
 @pytest.mark.parametrize(("time", "waits"), [(5.0, CALLS_END), (CALLS_END / 2, CALLS_END / 2)])
+@pytest.mark.usefixtures("more_than_asked")
 def test_closing_waits_a_moment_for_a_call_that_does_not_end_and_not_beyond_its_deadline(
     bench: Bench, time: float, waits: float
 ) -> None:
@@ -263,16 +264,19 @@ def asked_while_looked_at(bench: Bench, *, answered: bool) -> list[float]:
     return [at - began for at in bench.io.sent_at[before:]]
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_client_that_is_looked_at_asks_when_it_has_heard_nothing_for_a_while(bench: Bench) -> None:
     bench.io.contact.heard()
     assert asked_while_looked_at(bench, answered=True) == pytest.approx([10.0, 20.0, 30.0, 40.0, 50.0])
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_without_contact_it_asks_every_second(bench: Bench) -> None:
     asked = asked_while_looked_at(bench, answered=False)
     assert asked == pytest.approx([AGAIN * number for number in range(60)])
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_an_agent_that_has_just_gone_is_asked_every_second_too(bench: Bench) -> None:
     bench.io.contact.heard()
     bench.io.expect("GET", INFO, *[unreachable(INFO, method="GET")] * 100)

@@ -126,6 +126,7 @@ def test_a_query_that_makes_room_is_followed_by_a_reading() -> None:
     assert answer.index == 7
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_its_end_does_not_wait_for_a_pause_after_a_failure() -> None:
     io, until = FakeIO(), Signal()
     watched: Follower[KVPair | None] = Follower(partial(kv.watch, "k"))

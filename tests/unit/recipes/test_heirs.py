@@ -51,6 +51,7 @@ def candidate(io: FakeIO, *, timeout: float | None = None, follows: bool = False
     )
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_naming_is_bound_to_the_leader_the_heir_and_the_one_before_it() -> None:
     io = FakeIO()
     core, handle = leading(io)

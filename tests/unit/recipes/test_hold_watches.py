@@ -527,6 +527,7 @@ def test_a_busy_folder_is_left_alone_for_longer_and_a_quiet_one_is_not(
     assert folder[-1] - left_at[0] == pytest.approx(apart, abs=engine.LONGEST_HELD / 2)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_folder_that_the_token_may_not_list_is_asked_for_less_and_less(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -689,6 +690,7 @@ def test_a_write_that_is_refused_is_made_again_where_that_can_help_and_raises_ot
     assert bench.io.time < 1001.0
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_write_that_may_have_been_applied_says_so_also_where_the_read_after_it_fails(bench: Bench) -> None:
     bench.io.expect("PUT", "/v1/txn", lost(), txn_failed((0, "failed index check for key")))
     bench.io.expect("GET", KEY, *[unreachable(KEY, method="GET")] * 50)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, SessionNotFound
+from consul_coord.errors import AcquireTimeout, InvalidRequest, SessionNotFound
 from consul_coord.events import Acquired, Cleaned, TimedOut, Waiting
 from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
@@ -20,7 +21,20 @@ from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, renewed, session, txn_done, txn_failed
+from tests.support.replies import (
+    OTHER,
+    SESSION,
+    entry,
+    lost,
+    ok,
+    pairs,
+    refusal,
+    renewed,
+    session,
+    txn_done,
+    txn_failed,
+    unreachable,
+)
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
@@ -182,6 +196,7 @@ def test_queries_that_all_end_at_once_follow_each_other_at_a_pace() -> None:
     assert 200 / 150 < io.time - 1000.0 < 200 / 50, "a hundred a second, the first ones aside"
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_timeout_names_the_holder_with_the_fence_of_its_hold() -> None:
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(), timeout=10.0)
@@ -486,3 +501,58 @@ def test_what_is_granted_to_a_session_that_was_handed_over_meanwhile_is_left_to_
     assert not io.steps
     assert not any(b'"unlock"' in (request.body or b"") for request in io.requests)
     assert not io.seen(Acquired)
+
+
+def test_a_name_that_could_not_be_read_is_read_before_anything_is_written() -> None:
+    """Some releases take a name in writes alone: such a hold could not be watched."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    io.expect("GET", "/v1/kv/", unreachable(method="GET"), refusal(400, "Invalid key name"))
+    lock = LockObject(LockPlan(keys=("a key: ~",), value=b"", flags=LOCK_FLAGS))
+    with pytest.raises(InvalidRequest):
+        io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    assert not io.steps
+
+
+def test_the_pauses_in_a_lock_delay_begin_anew_after_a_wait_without_one() -> None:
+    io, delayed = FakeIO(), txn_failed((0, 'failed to lock key "k" due to lock delay'))
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    core.queue_memory.may_not_queue("k", io.now())
+    free, tries = pairs(entry("k", session=None, index=9)), 5
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    for _ in range(tries):
+        io.expect("GET", "/v1/kv/k", free)
+        io.expect("PUT", TXN, delayed)
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=OTHER, index=10)))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=None, index=11)), takes=2.0)
+    io.expect("PUT", TXN, txn_failed((0, 'failed to lock key "k", lock is already held')))
+    io.expect("GET", "/v1/kv/k", free)
+    io.expect("PUT", TXN, delayed)
+    io.expect("GET", "/v1/kv/k", free)
+    io.expect("PUT", TXN, txn_done(entry("k", index=12)))
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    io.run(recipe.acquire(io, core, lock, timeout=50.0))
+    tried = [at for at, path in zip(io.sent_at, io.paths, strict=True) if path == TXN]
+    pauses = [later - before for before, later in pairwise(tried)]
+    assert pauses[tries - 2] == pytest.approx(8 * pauses[0]), "longer each time"
+    assert pauses[-1] == pytest.approx(pauses[0])
+
+
+def test_what_a_waiter_has_left_is_removed_though_an_interrupt_ends_its_withdrawal() -> None:
+    io = FakeIO()
+    core, lock = waiting(io)
+
+    def interrupted(_: Request) -> Response:
+        raise KeyboardInterrupt
+
+    io.expect("GET", "/v1/session/info/", ok([]))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=OTHER)), takes=100.0)
+    io.expect("GET", f"/v1/kv/{OWN['Key']}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    io.expect("GET", f"/v1/kv/{OWN['Key']}", pairs(OWN))
+    io.expect("DELETE", f"/v1/kv/{OWN['Key']}", ok(value=True))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=OTHER)))
+    io.run_spawned("reaper")
+    assert not io.steps
+    assert core.reaper.pending == 0

@@ -79,6 +79,7 @@ def test_a_member_that_joins_again_keeps_nothing_of_each_time() -> None:
     assert told == [(member.key, SESSION, 10 * (1 + number), number > 0) for number in range(1 + TIMES)]
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_takes() -> None:
     io, answered_from = FakeIO(), 1_003.0
     core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=0.5)
@@ -164,6 +165,7 @@ def test_a_value_that_was_given_at_the_last_moment_of_a_calls_join_is_written() 
     assert (member.hold.value, member.problem) == (b"new", None)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_what_a_call_that_gave_up_has_left_is_deleted_with_each_value_that_it_gave() -> None:
     io = FakeIO()
     member = member_of(io)
@@ -213,6 +215,7 @@ def test_a_member_that_is_refused_tries_again_and_says_why_until_it_has_joined(r
     assert len(io.seen(Failed)) == 1
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_member_that_is_refused_again_and_again_tries_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -332,6 +332,7 @@ def test_keys_that_were_locked_at_different_times_are_all_locked_anew(bench: Ben
 # -- in this client
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_who_holds_one_of_the_keys_is_told_so(bench: Bench) -> None:
     bench.core.tickets.join(Ticket(bench.core.tickets, "b", bench.io.caller))
     with pytest.raises(AlreadyHeld):
@@ -360,6 +361,7 @@ def test_who_waits_in_line_is_told_so_unless_its_own_failure_is_cleaned_up(
     assert not bench.io.steps
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_one_turn_is_waited_for_while_having_no_other(bench: Bench) -> None:
     busy = Ticket(bench.core.tickets, "b", "somebody else")
     bench.core.tickets.join(busy)
@@ -433,6 +435,7 @@ def test_a_guard_and_the_watches_are_on_every_key(bench: Bench) -> None:
     assert [watch.loss(None) for watch in watches] == [LossReason.KEY_DELETED] * 3
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_looking_at_the_keys_takes_no_longer_than_the_call_may(bench: Bench) -> None:
     bench.io.expect("PUT", TXN, txn_failed((1, 'key "b" doesn\'t exist')), takes=6.0)
     bench.io.expect("PUT", TXN, lost(), takes=20.0)

@@ -45,6 +45,7 @@ def test_a_clock_is_reported_as_ahead_only_by_the_time_at_which_the_record_is_re
     assert [event.seconds for event in told] == ([HOUR + 2.0 - takes] if ahead else [])
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_caller_without_an_answer_is_told_how_long_it_waited() -> None:
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
@@ -99,6 +100,7 @@ def turn_of(io: FakeIO, core: ClientState) -> once.Turn:
 
 
 @pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_record_of_a_run_is_worth_the_whole_lease_and_that_of_a_failure_one_timeout(
     *, failed: bool
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_refusal_is_never_repeated(io: FakeIO, answer: Response) -> None:
     assert len(io.requests) == 1
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_last_error_is_raised_at_the_deadline_and_not_later(io: FakeIO) -> None:
     io.expect("GET", "/v1/kv/k", *[unreachable()] * 100)
     with pytest.raises(ConnectFailed):
@@ -416,6 +417,7 @@ def test_a_refusal_and_an_error_that_leaves_doubt_itself_are_raised(
         io.run(failures.pause(error))
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_call_that_ends_with_a_refusal_to_serve_says_what_an_earlier_try_has_left(io: FakeIO) -> None:
     call = kv.put("k", b"v")
     io.expect("PUT", "/v1/kv/k", lost())
@@ -427,6 +429,7 @@ def test_a_call_that_ends_with_a_refusal_to_serve_says_what_an_earlier_try_has_l
     assert len(io.requests) > 2
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_reading_that_ends_with_a_refusal_to_serve_has_no_doubt(io: FakeIO) -> None:
     io.expect("GET", "/v1/kv/k", lost())
     for _ in range(50):

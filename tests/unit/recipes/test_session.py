@@ -270,6 +270,7 @@ def test_trouble_is_jeopardy_and_ridden_out(bench: Bench, trouble: Exception) ->
 @pytest.mark.parametrize(
     ("ttl", "longest"), [(TTL, 0.95 * TTL / 20), (300.0, 15.0 * 0.95 / 20), (0.5, 0.05)], ids=str
 )
+@pytest.mark.usefixtures("more_than_asked")
 def test_pauses_between_renewals_that_fail_grow_to_a_small_part_of_the_lease(
     ttl: float, longest: float
 ) -> None:
@@ -407,6 +408,7 @@ def test_a_404_is_no_end_while_no_leader_has_caught_up(bench: Bench) -> None:
     assert bench.io.seen(Renewed)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_it_is_over_at_the_deadline_not_later(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, *[unreachable()] * 200)
     bench.keep()
@@ -416,6 +418,7 @@ def test_it_is_over_at_the_deadline_not_later(bench: Bench) -> None:
     assert all(sent < deadline for sent in bench.io.sent_at)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_silent_agent_does_not_delay_the_end(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, *[renewed()] * 10, takes=3600.0)
     bench.keep()
@@ -498,6 +501,26 @@ def test_a_limit_that_comes_before_what_was_planned_is_not_slept_through(bench: 
     assert lost_at == [pytest.approx(began + 0.2)]
 
 
+def test_a_session_made_elsewhere_is_used_until_the_key_of_a_stuck_hold_is_given_back() -> None:
+    """By then nobody here has it, though its user goes on to refer to the hold: it is left to its owner."""
+    bench = Bench()
+    io, core = bench.io, bench.core
+    bench.end_at(io.time)
+    bench.keep()
+    io.expect("PUT", f"/v1/session/renew/{OTHER}", ok([session_json(OTHER)]))
+    source = core.source(OTHER)
+    kept = io.run(source.live(io, deadline=io.time + 10.0))
+    hold = bench.grant(kept)
+    core.holds.limit(hold, 1.0)
+    del source
+    lost_at = io.time + 1.0
+    io.at(lost_at + kept.lock_delay - 0.1, lambda: left.append(kept.is_left))
+    left = list[bool]()
+    io.run_spawned("limits of holds")
+    assert hold.reason is LossReason.MAX_HOLD
+    assert (left, kept.is_left) == ([False], True)
+
+
 def test_where_connections_are_refused_a_query_leaves_time_for_the_renewal() -> None:
     bench = Bench(SessionSpec(ttl=4.0, lock_delay=4.0))
     watches, patience = bench.core.watches, bench.kept.lease.longest / sessions.TRIES_PER_LEASE
@@ -560,6 +583,7 @@ def test_the_lock_delay_paces_lease_and_renewals(settings: dict[str, Any], lease
     assert bench.kept.lease.valid_until == pytest.approx(bench.io.sent_at[-1] + lease), "at each renewal"
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_lock_delay_that_the_server_has_lost_extends_no_lease(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, *[renewed(LockDelay=0)] * 200)
     bench.keep()
@@ -918,6 +942,7 @@ def test_closing_looks_for_a_second_and_leaves_the_rest_to_a_ttl_or_tells(
     assert bench.core.reaper.pending == left
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_closing_looks_once_for_what_was_looked_for_before(bench: Bench) -> None:
     unanswered_create(bench, lost(CREATE))
     bench.io.expect("GET", LIST, ok([]), ok([]))

@@ -125,6 +125,7 @@ def test_a_create_without_an_answer_is_not_repeated_but_looked_after(bench: Benc
     assert bench.tasks == [StraySession]
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_repeating_ends_with_the_clients_timeout(bench: Bench) -> None:
     bench.io.expect("PUT", CREATE, *[unreachable(CREATE)] * 100)
     began = bench.io.time
@@ -150,6 +151,7 @@ def test_resuming_sits_out_passing_trouble(bench: Bench) -> None:
     assert bench.core.sessions.get(SESSION) is kept
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_resuming_ends_with_the_clients_timeout(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW + SESSION, *[unreachable(RENEW)] * 100)
     began = bench.io.time
@@ -230,6 +232,7 @@ def test_closing_releases_then_destroys(bench: Bench) -> None:
     assert len(bench.io.requests) == sent
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_destroy_without_an_answer_goes_to_the_reaper(bench: Bench) -> None:
     kept = bench.opened()
     bench.io.expect("PUT", DESTROY, *[unreachable(DESTROY)] * 100)

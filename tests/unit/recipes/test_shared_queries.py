@@ -70,6 +70,7 @@ class Two:
         return sent[0]
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_whoever_waits_for_the_same_from_the_same_index_sends_nothing() -> None:
     assert not Two().ask(query())
 
@@ -95,16 +96,19 @@ def test_another_index_or_key_is_asked_for() -> None:
     assert Two().ask(kv.watch_to_the_end("k", index=7, wait=10.0))
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_an_answer_that_is_due_too_late_serves_nobody() -> None:
     assert Two().ask(query(wait=5.0))
     assert not Two().ask(query(wait=20.0))
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_only_a_consistent_answer_serves_who_needs_one() -> None:
     assert Two().ask(query(options=CONSISTENT))
     assert not Two(first=query(options=CONSISTENT)).ask(query())
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_wait_for_anothers_answer_can_be_ended() -> None:
     two, over = Two(), Signal()
     two.io.at(two.io.now() + 0.1, over.set)

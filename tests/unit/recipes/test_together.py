@@ -162,6 +162,7 @@ def test_the_first_look_into_a_folder_asks_the_leader() -> None:
 
 
 @pytest.mark.parametrize(("other", "ends"), [("g/n", True), ("h", True), ("g/m/part", False)])
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_further_folder_ends_the_query_under_way_unless_that_covers_it(other: str, ends: bool) -> None:
     async def longest(io: object, /, *, until: Signal | None) -> float:
         return 600.0
@@ -305,6 +306,7 @@ def watched(io: Server, *held: Held) -> None:
     io.run_spawned("changes of groups")
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_query_for_holds_ends_with_the_last_of_them() -> None:
     first, second = Held("g/m/a"), Held("g/m/b")
     io = Server(first.over.set, second.over.set)
@@ -313,6 +315,7 @@ def test_the_query_for_holds_ends_with_the_last_of_them() -> None:
     assert io.given_up == 1, "it went on after the first one, and was given up at the second"
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_holds_are_looked_at_after_a_change_alone() -> None:
     hold = Held("g/m/a")
 
@@ -325,6 +328,7 @@ def test_holds_are_looked_at_after_a_change_alone() -> None:
 
 
 @pytest.mark.parametrize("ended", [range(BATCH), range(BATCH, 2 * BATCH), range(1, 3 * BATCH - 1)])
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_change_is_noticed_though_all_holds_that_are_looked_at_with_others_have_ended(ended: range) -> None:
     holds = [Held(f"g/m/{number}") for number in range(3 * BATCH)]
     live = [hold for number, hold in enumerate(holds) if number not in ended]
@@ -343,6 +347,7 @@ def test_a_change_is_noticed_though_all_holds_that_are_looked_at_with_others_hav
     assert [hold.readings for hold in live] == [[7, 8]] * len(live)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_while_a_hold_depends_on_them_queries_last_ever_longer() -> None:
     hold = Held("g/m/a")
     io = Server(*[int] * 6, hold.over.set)
@@ -354,6 +359,7 @@ def test_while_a_hold_depends_on_them_queries_last_ever_longer() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_hold_that_can_not_be_made_sure_of_is_looked_at_again_and_keeps_nobody_from_being_looked_at(
     times: int,
 ) -> None:
@@ -370,6 +376,7 @@ def test_a_hold_that_can_not_be_made_sure_of_is_looked_at_again_and_keeps_nobody
     assert io.time > 1000.0, "after a pause"
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_hold_is_looked_at_though_a_whole_part_of_the_others_ends_meanwhile() -> None:
     before, meanwhile, hold = (
         [Held(f"g/m/{part}{number}") for number in range(count)]
@@ -396,6 +403,7 @@ def test_a_hold_is_looked_at_though_a_whole_part_of_the_others_ends_meanwhile() 
     assert [each.readings for each in meanwhile] == [[7]] * BATCH
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_the_pauses_after_failures_grow_and_begin_anew_after_a_look_that_was_answered() -> None:
     hold = Held("g/m/a")
     hold.unsure.extend([unreachable()] * 4)
@@ -463,6 +471,7 @@ class Persistent(Folder):
 
 
 @pytest.mark.parametrize("place", ["folder", "hold"])
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_place_in_a_followed_folder_that_may_not_be_listed_any_more_is_noticed_all_the_same(
     place: str,
 ) -> None:
@@ -532,6 +541,7 @@ def ended(io: Busy, *, seconds: float) -> Busy:
     return io
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_folder_that_changes_all_the_time_costs_a_few_requests_a_second() -> None:
     io = ended(Busy(takes=0.0), seconds=60.0)
     asked = Counter(path for at, path in io.queries if at >= 1030.0)
@@ -539,6 +549,7 @@ def test_a_folder_that_changes_all_the_time_costs_a_few_requests_a_second() -> N
     assert len([at for at in io.looks if at >= 1030.0]) <= asked.total()
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_folder_that_changes_in_vain_is_left_for_its_places_for_a_while() -> None:
     io = ended(Busy(takes=1.0), seconds=200.0)
     whole = [at for at, path in io.queries if path == "g/m"]
@@ -551,6 +562,7 @@ def test_a_folder_that_changes_in_vain_is_left_for_its_places_for_a_while() -> N
     assert gaps[0][0] - 1000.0 == pytest.approx(IN_VAIN * 1.0, abs=2 * ROUND)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_folder_that_changes_seldom_is_asked_for_as_a_whole() -> None:
     io = ended(Busy(takes=ROUND * 1.5), seconds=200.0)
     assert {path for _, path in io.queries} == {"g/m"}

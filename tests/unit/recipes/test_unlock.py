@@ -118,6 +118,7 @@ def test_a_lost_request_is_repeated_at_the_same_index(io: FakeIO) -> None:
     assert ops(io, 0) == ops(io, 2)
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_no_answer_by_the_deadline_raises_the_last_failure(io: FakeIO) -> None:
     io.expect("PUT", "/v1/txn", *[unreachable()] * 50)
     with pytest.raises(ConnectFailed):
@@ -125,6 +126,7 @@ def test_no_answer_by_the_deadline_raises_the_last_failure(io: FakeIO) -> None:
     assert io.time < 1003.0
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_no_answer_from_the_read_either(io: FakeIO) -> None:
     io.expect("PUT", "/v1/txn", STALE)
     io.expect("GET", "/v1/kv/k", *[lost("/v1/kv/k", method="GET")] * 50)
@@ -141,6 +143,7 @@ def test_a_refusal_is_raised_at_once(io: FakeIO) -> None:
     assert io.time == 1000.0
 
 
+@pytest.mark.usefixtures("more_than_asked")
 def test_a_key_that_is_written_again_and_again_is_not_asked_for_in_a_tight_loop(io: FakeIO) -> None:
     for index in range(9, 400):
         io.expect("PUT", "/v1/txn", STALE)
