@@ -494,7 +494,6 @@ def test_what_is_granted_to_a_session_that_was_handed_over_meanwhile_is_left_to_
     io.expect("GET", "/v1/kv/k", pairs())
     io.expect("PUT", TXN, handed_over)
     io.expect("PUT", TXN, txn_done(OWN, entry("k"), OWN), txn_done(entry("k")))
-    io.expect("GET", f"/v1/kv/{OWN['Key']}", pairs())
     lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS, session=SESSION))
     with pytest.raises(SessionNotFound, match="was exported and closed"):
         io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
