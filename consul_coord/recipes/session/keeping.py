@@ -453,7 +453,8 @@ async def _renew_first(io: IO, kept: KeptSession, *, until: Signal | None, deadl
     enough, renewed = Signal(), kept.renewed
     unsubscribes = [signal.subscribe(enough.set) for signal in (renewed, until) if signal is not None]
     try:
-        kept.hasten()
+        if kept.lease.in_contact:  # one that has failed is tried again after its pause
+            kept.hasten()
         if kept.lease.ended_by is None:
             longest = kept.lease.longest / TRIES_PER_LEASE
             await io.wait(enough, deadline=min(deadline, io.now() + longest))

@@ -215,6 +215,15 @@ def test_a_query_does_not_wait_for_a_renewal_for_longer_than_it_may(bench: Bench
     assert bench.io.time == pytest.approx(1005.8)
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_queries_that_begin_leave_a_renewal_that_has_failed_its_pause(bench: Bench, *, failed: bool) -> None:
+    """A refusal comes at once. So the queries of a busy client would ask again hundreds of times a second."""
+    bench.io.time = 1005.7
+    bench.kept.lease.in_contact = not failed
+    way(bench, deadline=1005.8)
+    assert bench.kept.next_try(1006.0, bench.io.time) == (1006.0 if failed else bench.io.time)
+
+
 def test_what_is_due_before_long_is_renewed_along(bench: Bench) -> None:
     bench.io.time = 1004.0
     bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
