@@ -53,6 +53,7 @@ from consul_coord.recipes.hold.holds import Holds
 from consul_coord.recipes.hold.limits import Limits
 from consul_coord.recipes.lock import attempt as contend
 from consul_coord.recipes.lock import keys as lock_keys
+from consul_coord.recipes.lock import lock
 from consul_coord.recipes.lock.attempt import LockAttempt
 from consul_coord.recipes.lock.keys import MultiLockKind
 from consul_coord.recipes.lock.multi import MultiLockAttempt
@@ -77,7 +78,7 @@ from consul_coord.recipes.watch.follow import Follower
 from consul_coord.recipes.watch.together import Together
 from consul_coord.testing.simulation import calls, workload
 from consul_coord.testing.simulation.dice import Dice
-from consul_coord.testing.simulation.plan import Pool
+from consul_coord.testing.simulation.plan import ENOUGH, Pool
 from consul_coord.testing.simulation.promises import Promises
 from consul_coord.testing.simulation.sharing import Sharing
 from consul_coord.testing.simulation.worlds import (
@@ -239,6 +240,23 @@ def _refused_elections(seed: int) -> Plan:
     """Return a run with an election and nothing else, in which permissions are revoked for a while."""
     plan = replace(draw_mixed(seed), keys=(), several=False, pools=(), elections=("lead/a",), office="")
     return replace(plan, fates={}, chaos={"permission revoked": 4.0}, chaos_seconds=20.0)
+
+
+def _refused_members(seed: int) -> Plan:
+    """Return a run with a group in which permissions are revoked for a while, and sessions end."""
+    chaos = {"permission revoked": 4.0, "destroy session": 5.0}
+    return replace(draw_with_members(seed), fates={}, chaos=chaos, chaos_seconds=25.0, lingering=LONG)
+
+
+def _elections_by_short_sessions(seed: int) -> Plan:
+    """Return a run with an election in which some candidates have shorter sessions than others."""
+    plan = replace(draw_mixed(seed), keys=(), several=False, pools=(), elections=("lead/a",), office="")
+    return replace(plan, fates={}, chaos={}, own_ttl=0.25, spec=replace(plan.spec, ttl=8.0))
+
+
+def _calm_over_connections(seed: int) -> Plan:
+    """Return a calm run with connections, as many as anybody wants."""
+    return replace(draw_calm(seed), connections=ENOUGH)
 
 
 def _heirs(seed: int) -> Plan:
@@ -2219,5 +2237,64 @@ MUTATIONS = (
         breaks="in time",
         within=200,
         drawn=_closing_in_silence,
+    ),
+    Mutation(
+        "a leader of a shorter TTL is confirmed no more often",
+        LeaderFollower,
+        "_take_session",
+        "min(self._wait, session.ttl / 2)",
+        "max(self._wait, session.ttl / 2)",
+        breaks="sight",
+        within=100,
+        drawn=_elections_by_short_sessions,
+    ),
+    Mutation(
+        "the shortest of the requests with a value bounds it",
+        lock,
+        "check_value",
+        "max((_size",
+        "min((_size",
+        breaks="answers",
+        within=100,
+    ),
+    Mutation(
+        "a candidate keeps it to itself why it was refused",
+        Candidacy,
+        "_refused",
+        'self.report("candidacy", error)',
+        "pass",
+        breaks="told",
+        within=100,
+        drawn=_refused_elections,
+    ),
+    Mutation(
+        "a member that is refused tries again without a pause",
+        Membership,
+        "_stay",
+        "not (hold.ended and await self._join_again(io))",
+        "hold.ended and await self._join_again(io)",
+        breaks="pace",
+        within=100,
+        drawn=_refused_members,
+    ),
+    Mutation(
+        "each query that begins hastens a renewal that has failed",
+        session,
+        "_renew_first",
+        "if kept.lease.in_contact:",
+        "if True:",
+        breaks="pace",
+        within=100,
+        drawn=_refused_members,
+    ),
+    Mutation(
+        "a connection is closed whenever there is another one",
+        Engine,
+        "_use",
+        "near and self.pool.has_another()",
+        "self.pool.has_another()",
+        breaks="connections",
+        within=100,
+        drawn=_calm_over_connections,
     ),
 )

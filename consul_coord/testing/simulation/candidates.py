@@ -116,7 +116,7 @@ class CandidateUser(Holder):
         self._queued_then: frozenset[str] = frozenset()
         """Its contenders in the queue at that time."""
         sick = self.rng.chance(0.2)
-        session = plan.spec if self.rng.chance(0.3) else None
+        session = plan.own_spec if self.rng.chance(0.3) else None
         self._lock = lock_of(key=key, value=process.name.encode(), session=session, accept_flags=())
         self._plan = ElectionPlan(
             key=key,

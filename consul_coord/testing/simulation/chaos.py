@@ -311,7 +311,9 @@ class Chaos:
 
     def _revoke(self) -> None:
         """Refuse something that was permitted: writing, reading, the queue alone, or sessions."""
-        names = (*self._keys, *(pool.prefix for pool in self._pools), *self._rwlocks.values())
+        plan = self._world.plan
+        groups = [one.prefix for one in (plan.sharing, plan.guests) if one is not None]
+        names = (*self._keys, *(pool.prefix for pool in self._pools), *self._rwlocks.values(), *groups)
         name = self._rng.choice(names)
         rule = self._rng.choice(
             (
@@ -323,7 +325,9 @@ class Chaos:
         )
         cluster = self._world.cluster
         cluster.permit((rule,))
-        seconds = self._later(0.1, 6.0, lambda: cluster.permit(()))
+        # Where no request fails, for long enough to be tried again and again.
+        longest = 6.0 if plan.fates else 15.0
+        seconds = self._later(0.1, longest, lambda: cluster.permit(()))
         self._note(f"only {rule.policy} on {rule.resource} {rule.name!r}", seconds=seconds)
         self._world.judge.promises.refuse(lasts=seconds + _TRIED_WITHIN)
 

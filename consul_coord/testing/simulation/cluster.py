@@ -218,6 +218,10 @@ class Cluster:
         """Return the seconds for which a living session's keys stay locked after its end."""
         return self.state.store.sessions.rows[session].lock_delay / SECOND
 
+    def ttl(self, session: str) -> float:
+        """Return the TTL of a living session; 0 for none."""
+        return float(self.state.store.sessions.rows[session].ttl.removesuffix("s") or 0.0)
+
     def permit(self, rules: tuple[Rule, ...]) -> None:
         """Have these rules of permission, and let everything else be allowed."""
         self.refuses = self.refuses or bool(rules)

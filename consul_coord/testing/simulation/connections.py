@@ -117,6 +117,8 @@ class SimSocket:
         """Whether a reply is due."""
         self._room = room
         self._link = link
+        self._keeps = True
+        """Whether the last request is no reason to close it."""
         self._received = bytearray()
         self._refused = False
         """Whether the agent had no place for it."""
@@ -137,6 +139,8 @@ class SimSocket:
         """Ask the agent for a connection; ``fire`` gets what becomes of it."""
         network = self._link.network
         self.busy = True
+        if (rules := network.judge.room) is not None:
+            rules.opens(self.who)
 
         def knock() -> None:
             if network.cluster.down:
@@ -162,6 +166,9 @@ class SimSocket:
 
     def close(self) -> None:
         """Close it; the agent hears of that a moment later."""
+        rules = self._link.network.judge.room
+        if rules is not None and self.carries_nothing and self._exchange is not None and not self._closed:
+            rules.closes(self.who, idle=self._link.network.scheduler.now - self.used_at, keeps=self._keeps)
         self._closed = self._ended = True
         self._say_so()
 
@@ -199,7 +206,7 @@ class SimSocket:
     def send(self, request: Request) -> None:
         """Send a request. One over a connection that the agent has ended, or will, arrives nowhere."""
         self.used_at = self._link.network.scheduler.now
-        self.query = request.hold_open > 0
+        self.query, self._keeps = request.hold_open > 0, request.keep != 0
         self.busy = True
         if not (self._ended or self._refused):
             self._exchange = exchange = _Carried(self, self._link, request)

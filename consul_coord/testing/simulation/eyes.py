@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from consul_coord.errors import RequestTimeout
+from consul_coord.errors import AcquireTimeout, RequestTimeout
 from consul_coord.io import PATIENCE
 from consul_coord.models import LossReason
 from consul_coord.testing.simulation.promises import NOTICED_WITHIN
@@ -257,6 +257,8 @@ class CandidateEyes:
         refused = self._candidacy.leading(process.clock.now()) is not None and self._candidacy.refusal
         if self._watch.lasts("refusal", is_so=bool(refused)) > TOLD_SOON:
             self._convict(f"leads, and has the problem: {refused}")
+        if self._candidacy.refusal is not None:
+            self._judge.news.check_reported(process, self._rules.name, self._candidacy.refusal)
         silent = process.clock.now() - self._judge.promises.heard_at(process)
         if isinstance(problem, RequestTimeout) and silent < PATIENCE - LOOK and not problem.method:
             self._convict(f"says: {problem}, and was answered {silent:.2f} s ago")
@@ -384,6 +386,8 @@ class MemberEyes:
         puzzled = max(puzzled, judge.promises.undisturbed_since(process))
         if judge.now > puzzled + JOINS_AGAIN * judge.stretch and not judge.cluster.down:
             judge.convict("answers", f"{process.name} can't have {member.key} again, and does not say why")
+        if member.problem is not None and not (member.is_over or isinstance(member.problem, AcquireTimeout)):
+            judge.news.check_reported(process, member.key, member.problem)
         is_well = joined and entry is not None and entry.value == self._given and self._unsure_of is None
         if self._watch.lasts("problem", is_so=is_well and member.problem is not None) > SHOWN_WITHIN:
             judge.convict("answers", f"{process.name} is a member, and has the problem {member.problem}")

@@ -25,6 +25,7 @@ from consul_coord.errors import (
     SemaphoreLimitConflict,
     SessionCheckFailed,
     TxnFailed,
+    ValueTooLarge,
 )
 from consul_coord.http.endpoints import kv
 from consul_coord.http.failures import retryable
@@ -42,12 +43,13 @@ from consul_coord.testing.simulation.acts import (
     wait_for_end,
 )
 from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, TOO_LARGE, check_longest, longest_by
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN
 from consul_coord.testing.simulation.shapes import GUARDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from consul_coord.io import IO
     from consul_coord.recipes.contend.recipe import Recipe
@@ -75,6 +77,8 @@ AT_ONCE = 0.004
 """So often a user uses its hold within so many seconds after an operator has changed something."""
 ASKS_TO_WAIT = 0.3
 """So often a curious user waits for the loss of its hold."""
+PUTS_MUCH = 0.03
+"""So often it writes the longest value that there may be, after a longer one was refused."""
 ASKS_WITHIN = 1.5
 """Seconds after an old leader began to answer within which users ask about everybody."""
 LONGEST_STEP = 4.0
@@ -104,6 +108,7 @@ class Holder:
         self._others = 0
         """How many tasks use a hold of its, beside itself."""
         self._haste = Dice(process.seed, f"{process.name} {actor} is quick")
+        self._values = Dice(process.seed, f"{process.name} {actor} tries long values")
         self._writes = 0
         """The fence of the hold whose value it was writing last, if that was cut short."""
 
@@ -224,8 +229,10 @@ class Holder:
             case 0:
                 await self._guarded(io, hold, claim)
             case 1 if not self._others:
-                self._writes = hold.fence
-                began, value = self.judge.now, self.rng.randbytes(2).hex().encode()
+                value = self.rng.randbytes(2).hex().encode()
+                if self._values.chance(PUTS_MUCH):
+                    value = b"x" * await self._longest_value(io, hold)
+                self._writes, began = hold.fence, self.judge.now
                 was_over = hold.over.is_set()
                 put = partial(self.put, hold=hold, value=value)
                 done = await self.call(
@@ -286,6 +293,19 @@ class Holder:
     async def put(self, io: IO, hold: Grant, value: bytes) -> None:
         """Write what everybody can read of a hold."""
         await hold_ops.put(io, self.process.core.sessions, hold, value)
+
+    async def _longest_value(self, io: SimIO, hold: Grant) -> int:
+        """Return the bytes of the longest value that a hold may have, after trying a longer one."""
+        sent = io.task.sent
+        try:
+            await self.process.call(io.task, partial(self.put, hold=hold, value=TOO_LARGE))
+        except ValueTooLarge as error:
+            return longest_by(error)
+        except ConsulCoordError:
+            return 0  # it is lost, or could not be made sure of
+        if io.task.sent > sent:
+            self.judge.convict("answers", f"{hold.key} takes {len(TOO_LARGE)} bytes of {self.process.name}")
+        return 0  # a candidate that stands no more says nothing
 
     async def ensure(self, io: IO, hold: Grant, seconds: float) -> None:
         """Make sure of some of the lease."""
@@ -370,6 +390,10 @@ class User(Holder, ABC):
     def choices(self) -> Sequence[str]:
         """Return what may be acquired."""
 
+    def valued(self) -> Mapping[str, Callable[[bytes], object]]:
+        """Return what makes that with a value of its own."""
+        return {}
+
     @abstractmethod
     def object_for(self, of: str, *, alone: bool) -> Recipe[Any]:
         """Return the lock or semaphore object; one of this round's own if it is to be ``alone``."""
@@ -387,6 +411,8 @@ class User(Holder, ABC):
 
     async def run(self, io: SimIO) -> None:
         """Take rounds until the world is healed."""
+        for what, make in self.valued().items() if self._values.chance(MAKES_MISTAKES) else ():
+            check_longest(self.process, what, make)
         while not self.healed():
             dropped = await self._round(io)
             if dropped is not None:

@@ -42,6 +42,7 @@ from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Ask, Record, asked, key_of
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
+from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, check_longest
 from consul_coord.testing.simulation.views import View
 
 if TYPE_CHECKING:
@@ -268,6 +269,10 @@ class JobUser(Holder):
 
     async def run(self, io: SimIO) -> None:
         """Try until the world is healed."""
+        if self.more.chance(MAKES_MISTAKES):
+            check_longest(
+                self.process, "a job", lambda value: recipe.OnceObject(self.key, value=value, session=None)
+            )
         while not self.healed():
             if self._rules.forgets and self.more.chance(FORGETS):
                 await self._forget(io)

@@ -2,15 +2,17 @@
 
 Rules
 - A wrong setting raises InvalidArgument, or an error that is one; a right one does not.
+- The error of a value that is too long names the longest one that there may be.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.errors import InvalidArgument
+from consul_coord.errors import InvalidArgument, ValueTooLarge
 from consul_coord.recipes.election.candidacy import ElectionPlan, lock_of
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import Membership
@@ -122,22 +124,44 @@ RIGHT_OF_MEMBERS: list[Case] = [
 ]
 
 
+def check_longest(process: Process, what: str, make: Callable[[bytes], object]) -> None:
+    """Judge the longest value that something may be made with, by what is said of a longer one."""
+
+    def refused(size: int) -> ValueTooLarge | None:
+        try:
+            make(b"x" * size)
+        except ValueTooLarge as error:
+            return error
+        return None
+
+    most = longest_by(refused(len(TOO_LARGE)))
+    if refused(most) is not None or refused(most + 1) is None:
+        process.judge.convict("answers", f"the longest value of {what} of {process.name} is not {most} bytes")
+
+
+def longest_by(refusal: ValueTooLarge | None) -> int:
+    """Return the bytes of the longest value, which the refusal of a longer one names; 0 without one."""
+    named = re.search(r"may have (\d+) bytes", str(refusal))
+    return 0 if named is None else int(named[1])
+
+
 def try_as_candidate(process: Process) -> None:
     """Judge what a candidate may be made with."""
+    check_longest(process, "a candidate", partial(_changed, lock_of, _LOCK, "value"))
     _try(process, WRONG_OF_CANDIDATES, RIGHT_OF_CANDIDATES)
 
 
 def try_as_member(process: Process) -> None:
     """Judge what a group, a member and partitions may be made with."""
 
-    def too_large() -> object:
+    def of_value(value: bytes) -> object:
         plan = GroupPlan("group/a")
-        return Membership(process.core, plan, "a", TOO_LARGE, evictable=False, keeps=None)
+        return Membership(process.core, plan, "a", value, evictable=False, keeps=None)
 
     if names_of(2) != ("0", "1") or names_of(iter("ab")) != ("a", "b"):
         process.judge.convict("answers", f"partitions are named {names_of(2)}, {names_of(iter('ab'))}")
-    wrong: list[Case] = [*WRONG_OF_MEMBERS, ("a value that is too large", too_large)]
-    _try(process, wrong, RIGHT_OF_MEMBERS)
+    check_longest(process, "a member", of_value)
+    _try(process, WRONG_OF_MEMBERS, RIGHT_OF_MEMBERS)
 
 
 def _try(

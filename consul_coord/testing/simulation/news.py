@@ -8,6 +8,7 @@ Rules
   waited for a while has reported something.
 - An outage is reported only if something went wrong, and nothing else that this world has no cause for.
 - The error of a user's function is reported, once.
+- What a candidate, or a member, says that it was refused for was an event.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
 """
@@ -78,8 +79,19 @@ class News:
         """The errors of users' functions that were not reported yet: when, where, by which function, and what
         tells that nobody cares any more.
         """
+        self._failures: dict[tuple[str, str], str] = {}
+        """By process and place: the error that was reported last."""
         self._waited: dict[tuple[str, str, int], float] = {}
         """By process, key and fence: how long a hold was waited for."""
+
+    def check_reported(self, process: Process, key: str, problem: Exception) -> None:
+        """Judge that a problem which something in the background has with a key was an event."""
+        text = f"{type(problem).__name__}: {problem}"
+        said = (
+            error for (who, where), error in self._failures.items() if who == process.name and key in where
+        )
+        if text not in said:
+            self._judge.convict("told", f"{process.name} has had no event of its problem with {key}: {text}")
 
     def reported(self, process: Process, event: Event) -> None:
         """Judge an event, and keep it in mind."""
@@ -111,6 +123,8 @@ class News:
 
     def _hear_of_contact(self, process: Process, event: Event) -> None:
         match event:
+            case events.Failed(where=where, error=error):
+                self._failures[process.name, where] = error
             case events.OutageBegan(error=error):
                 self._check_reason(process, error)
                 renewed = (self._judge.promises.confirmed(process, kept.id) for kept in process.core.sessions)

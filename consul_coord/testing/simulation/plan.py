@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ class Plan:
     foreign: int
     """Clients that contend for all these and know of no queue, as Go's do: for each kind as many."""
     spec: SessionSpec
+    """The sessions of the clients, and of all that has none of its own."""
     timeout: float
     ttl_factor: float
     skew: float
@@ -168,6 +169,8 @@ class Plan:
     """The number of the request that one fault is aimed at, and the fault: a fate, or one of the others."""
     amid: float = 0.0
     """Of so many requests that write something each meets an operator's act on its way."""
+    own_ttl: float = 1.0
+    """The part of the clients' TTL that sessions have which some locks and candidates have for themselves."""
     several: bool = False
     """Whether some users of locks take all keys at once."""
     keeping: bool = False
@@ -204,6 +207,11 @@ class Plan:
     """Whether users ask who else holds and waits."""
     office: Literal["", "heirs", "short"] = ""
     """The kind of leaders: all hand over, or all lead for a moment, with many of low priority."""
+
+    @property
+    def own_spec(self) -> SessionSpec:
+        """The sessions that some locks and candidates have for themselves."""
+        return replace(self.spec, ttl=(self.spec.ttl or 0.0) * self.own_ttl)
 
     @property
     def all_keys(self) -> tuple[str, ...]:
@@ -253,7 +261,7 @@ class Plan:
         """Return it as a few lines of text."""
         pools = ", ".join(f"{p.prefix} ({p.limit} slots{p.own_sessions})" for p in self.pools)
         pools += ", several at once" * (self.permits and bool(pools))
-        spec, checks = self.spec, list(self.spec.node_checks)
+        spec, checks, own = self.spec, list(self.spec.node_checks), self.own_spec.ttl
         fates = ", ".join(f"{name} {part:.1%}" for name, part in self.fates.items())
         chaos = ", ".join(f"{name} every {mean:.0f} s" for name, mean in self.chaos.items())
         groups = () if self.sharing is None else self.sharing.keys
@@ -271,8 +279,9 @@ class Plan:
             *(["users of locks hand their sessions over"] if self.keeping else ()),
             f"foreign clients of each kind: {self.foreign}",
             f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{others}",
-            f"sessions: TTL {spec.ttl} s (ends after {self.ttl_factor:g} x), lock-delay {spec.lock_delay} s",
-            f"sessions: {spec.behavior}, checks {checks}; clocks {self.skew:.1%} off at most",
+            f"sessions: TTL {spec.ttl} s, own ones {own} s; they end after {self.ttl_factor:g} x of it",
+            f"sessions: lock-delay {spec.lock_delay} s, {spec.behavior}, checks {checks}",
+            f"clocks: {self.skew:.1%} off at most",
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
             f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}; acts amid: {self.amid:.0%}",

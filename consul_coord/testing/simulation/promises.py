@@ -111,6 +111,7 @@ _TAKES = frozenset({"take", "slot-take", "locking"})
 OF_THE_AGENT = "/v1/status/"
 """The requests that an agent answers by itself: they say nothing of the servers."""
 _FAILS = 500
+_FORBIDDEN, _DENIED = 403, b"Permission denied"
 
 
 @dataclass(slots=True)
@@ -219,6 +220,8 @@ class Promises:
     def __init__(self, judge: Judge, plan: Plan) -> None:
         self._judge = judge
         self._ttl = plan.spec.ttl or 0.0
+        self._ttls: dict[str, float] = {}
+        """The TTL of each session that was seen."""
         self._timeout = max(plan.timeout, RELEASED_WITHIN)
         """Seconds within which a request is given up that gets no answer."""
         own = len(plan.keys) + plan.several + len(plan.elections) + len(plan.jobs)
@@ -235,7 +238,8 @@ class Promises:
         self._ids = frozenset(plan.ids)
         self._is_crowded = plan.crowd > UNSHARED
         more = SEEN_IN_A_LARGE_GROUP * bool(plan.large) + SEEN_TOGETHER * self._is_crowded
-        self._seen_calmly = SEEN_CALMLY + SEEN_IN_TURN * (len(plan.group_folders) > 1) + more
+        self._in_turn = SEEN_IN_TURN * (len(plan.group_folders) > 1)
+        self._seen_calmly = SEEN_CALMLY + self._in_turn + more
         self._seen_surely = SEEN_WITHIN + NOTICED_WITHIN + more
         # Each watch without a query reads once a second, and all begin at once. Some keys are gone.
         self._more = 6 * plan.crowd
@@ -312,11 +316,14 @@ class Promises:
         self, process: Process, shape: Shape, sent_at: float, response: Response, *, waited: bool
     ) -> None:
         """Take note of a reply that reaches its sender."""
-        if response.status >= _FAILS or response.status == _TOO_MANY:
+        fails = response.status >= _FAILS or response.status == _TOO_MANY
+        if fails or response.status == _FORBIDDEN or _DENIED in response.body:
             self._judge.sessions.failed(process, shape)
-            self._counted[process.name, "failures"] += any(text in response.body for text in _NOT_SERVED)
         else:
             self._judge.sessions.succeeded(process, shape, waited=waited)
+        if fails:
+            self._counted[process.name, "failures"] += any(text in response.body for text in _NOT_SERVED)
+        else:
             self._counted[process.name, "wakeups"] += waited and response.status in _ANSWERS
             if not shape.about.startswith(OF_THE_AGENT):
                 self._heard_at[process.name] = process.clock.now()
@@ -329,8 +336,12 @@ class Promises:
         mark = process.name, session
         self._confirmed[mark] = max(sent_at, self._confirmed.get(mark, sent_at))
         before = self._renewed_in_time.get(mark)
-        cover = self._judge.cluster.lock_delay(session) if self._judge.cluster.lives(session) else 0.0
-        horizon = min(self._ttl, cover or self._ttl)
+        cluster, cover = self._judge.cluster, 0.0
+        if cluster.lives(session):
+            self._ttls[session] = cluster.ttl(session) or self._ttl
+            cover = cluster.lock_delay(session)
+        ttl = self._ttls.get(session, self._ttl)
+        horizon = min(ttl, cover or ttl)
         renewed = shape.name == "renew"
         self._judge.sessions.heard(process, session, sent_at, horizon, renewed=renewed)
         longest = (1 - DRIFT) * horizon
@@ -377,7 +388,7 @@ class Promises:
 
     def horizon(self, claim: Claim) -> float:
         """Return for how many seconds after that a claim is safe, drift and all."""
-        return min(self._ttl, claim.covered)
+        return min(self._ttls.get(claim.session, self._ttl), claim.covered)
 
     def contact(self, who: str) -> Contact:
         """Return what went wrong for a process."""
@@ -454,7 +465,7 @@ class Promises:
         is_free = judge.calm or not contact.failures
         within = NOTICED_CALMLY if is_free and not self._is_crowded else NOTICED_WITHIN
         # Members hear of their own keys by their folder, which an old leader may show.
-        within += judge.plain.behind * (claim.of in self._ids)
+        within += (judge.plain.behind + self._in_turn) * (claim.of in self._ids)
         limit = began + (seldom + within + contact.patience()) * judge.stretch
         may_see = process.able and not contact.blind and not self.is_forgiven(claim.fence)
         if judge.now > limit and may_see and claim.believed():

@@ -8,17 +8,21 @@ Rules
 - A process at rest, which sends renewals and blocking queries only, has no more connections than queries, or
   one between two of them. A renewal that meets the end of a query takes another connection, so the shorter
   the TTL, the longer that may take.
+- Where there is room for all, a process does not close what it has just used, to open another one, again and
+  again.
 - Once everything was released, each process has a moment without any connection.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from consul_coord import events
 from consul_coord.models import LossReason, ReleaseOutcome
-from consul_coord.testing.simulation.plan import CROWD_CHAOS
+from consul_coord.recipes.watch.engine import CROWDED
+from consul_coord.testing.simulation.plan import CROWD_CHAOS, ENOUGH
 
 if TYPE_CHECKING:
     from consul_coord.events import Event
@@ -35,6 +39,11 @@ REST = 10.0
 USUAL = 8.0
 LOOK = 0.1
 """Seconds between two looks at all connections."""
+JUST_USED = 1.0
+WITHIN = 10.0
+MOST_WASTED = 10
+"""So often in so many seconds a process may close a connection that it has used less than a second before,
+and open another one in less than a second."""
 STRUCK = 10.0
 """Seconds for which a Ctrl-C, which ends a release at once, is an excuse."""
 _HARMLESS = frozenset({*CROWD_CHAOS, "crash"})
@@ -49,6 +58,12 @@ class RoomRules:
         self._alone = not plan.fates and plan.strike is None and plan.chaos.keys() <= _HARMLESS
         """Whether nothing goes wrong but the limit."""
         self._rest = REST * max(1.0, USUAL / (plan.spec.ttl or USUAL))
+        self._is_ample = plan.connections == ENOUGH
+        """Whether no client ever hears of a limit."""
+        self._closed: dict[str, float] = {}
+        """When each process has closed a connection that it had just used."""
+        self._wasted: dict[str, deque[float]] = {}
+        """When each has opened another one right after that."""
         self._look_at = 0.0
         self._many_since: dict[str, float] = {}
         """Since when each process has had too many connections for a rest."""
@@ -70,6 +85,26 @@ class RoomRules:
         """Take note that a process does more than rest: it sends what is no renewal and no query."""
         if not (request.urgent or request.hold_open):
             self._many_since.pop(process.name, None)
+
+    def closes(self, who: str, *, idle: float, keeps: bool) -> None:
+        """Take note that a process closes a connection in order, ``idle`` seconds after its last reply."""
+        if keeps and idle < JUST_USED:
+            self._closed[who] = self._judge.now
+
+    def opens(self, who: str) -> None:
+        """Judge that a process opens a connection, and had not just closed one again and again."""
+        now, wasted = self._judge.now, self._wasted.setdefault(who, deque())
+        # A failure may be taken for a sign of the limit, for a while.
+        failed_at = max(self._judge.promises.contact(who).failures, default=-math.inf)
+        is_late = now > self._closed.pop(who, -math.inf) + JUST_USED
+        if is_late or not self._is_ample or now < failed_at + CROWDED:
+            return
+        wasted.append(now)
+        while wasted[0] < now - WITHIN:
+            wasted.popleft()
+        if len(wasted) > MOST_WASTED:
+            text = f"{who} closes connections that it has just used, and opens others, {len(wasted)} times"
+            self._judge.convict("connections", f"{text} in {WITHIN:g} s")
 
     def kept_since(self, moment: float) -> list[str]:
         """Return the processes that have had a connection at every moment since then."""

@@ -51,6 +51,8 @@ NEXT_TRY = 0.34
 TRIED = 10.0
 MOST_FAILED = 45
 """Tries of one thing in so many seconds, all of which failed. A lease has time for half as many."""
+MOST_RENEWED = 36
+"""Likewise, of one session's renewals: one program makes them, and its pauses leave time for no more."""
 JUST = 1e-3
 
 
@@ -101,9 +103,10 @@ class SessionRules:
         """Sessions that were handed over, and that nobody has begun to resume."""
         self.at_rest = False
         """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
-        # A semaphore has sessions of its own to make, several programs read a leader's key, and a curious
-        # user asks of its hold besides.
-        more = plan.callers + plan.keeping + bool(plan.pools) + bool(plan.elections) + plan.curious
+        # A semaphore has sessions of its own to make, several programs read a leader's key, all that a member
+        # shares makes its session, and a curious user asks of its hold besides.
+        more = plan.callers + plan.keeping + bool(plan.pools) + bool(plan.elections) + bool(plan.sharing)
+        more += plan.curious
         self._most_failed = MOST_FAILED * (1 + more)
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
@@ -175,7 +178,8 @@ class SessionRules:
         while times[0] < self._judge.now - TRIED:
             times.popleft()
         # A client that closes tries once for each thing that it may have left.
-        if len(times) > self._most_failed and not (process.foreign or process.core.closing.is_set()):
+        most = MOST_RENEWED if shape.name == "renew" else self._most_failed
+        if len(times) > most and not (process.foreign or process.core.closing.is_set()):
             text = f"{process.name} has failed {len(times)} times in {TRIED:g} s, and goes on: {shape}"
             self._judge.convict("pace", text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from consul_coord.testing.simulation.views import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from consul_coord.errors import SemaphoreLimitConflict
     from consul_coord.io import IO
@@ -59,7 +60,7 @@ def several_of(process: Process, plan: Plan) -> dict[str, lock.LockObject]:
 def _lock_objects(
     process: Process, plan: Plan, all_keys: Sequence[tuple[str, ...]]
 ) -> dict[str, lock.LockObject]:
-    session = plan.spec if process.rng.chance(0.3) else None
+    session = plan.own_spec if process.rng.chance(0.3) else None
     # Who hands its session over keeps no hold that could be entered again.
     enters = plan.curious and not plan.keeping
     reentrant = enters and Dice(plan.seed, f"{process.name} is re-entrant").chance(0.3)
@@ -104,8 +105,11 @@ def rwlocks_of(process: Process, plan: Plan) -> dict[str, rwlock.RwSide]:
 
 
 def _sides_of(process: Process, name: str) -> dict[str, rwlock.RwSide]:
-    sides = rwlock.sides(name, value=process.name.encode(), flags=LOCK_FLAGS, session=None)
-    return {f"{name} to {side.mode}": side for side in sides}
+    return {f"{name} to {side.mode}": side for side in _sides_with(name, process.name.encode())}
+
+
+def _sides_with(name: str, value: bytes) -> tuple[rwlock.RwSide, rwlock.RwSide]:
+    return rwlock.sides(name, value=value, flags=LOCK_FLAGS, session=None)
 
 
 class LockUser(User):
@@ -132,6 +136,13 @@ class LockUser(User):
         """Return the lock of a key."""
         # A second lock object with a session of its own would be another client, to the server.
         return lock.LockObject(self._locks[of].plan) if alone else self._locks[of]
+
+    def valued(self) -> Mapping[str, Callable[[bytes], object]]:
+        """Return what makes these locks with another value."""
+        return {of: partial(self._with_value, of) for of in self._locks}
+
+    def _with_value(self, of: str, value: bytes) -> lock.LockObject:
+        return lock.LockObject(replace(self._locks[of].plan, value=value))
 
     async def _use(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         await super()._use(io, hold, claim)
@@ -181,6 +192,10 @@ class RwUser(User):
     def claimed(self, of: str) -> Sequence[str]:
         """Return the lock of a side."""
         return (self._sides[of].name,)
+
+    def valued(self) -> Mapping[str, Callable[[bytes], object]]:
+        """Return what makes these read-write locks with another value."""
+        return {side.name: partial(_sides_with, side.name) for side in self._sides.values()}
 
     def object_for(self, of: str, *, alone: bool) -> rwlock.RwSide:
         """Return a side of a lock."""

@@ -121,9 +121,12 @@ def draw(seed: int) -> Plan:
         silent = plan.agents == 1 and not plan.gentle and Dice(seed, "silence").chance(SILENCE_SHARE)
         if plan.fates and plan.chaos and silent:
             plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
+    longer = (plan.spec.ttl or 0.0) / LEAST_TTL
+    if longer > 1 and plan.connections in {0, ENOUGH} and Dice(seed, "own ttl").chance(OWN_TTL_SHARE):
+        plan = replace(plan, own_ttl=Dice(seed, "which ttl").choice((0.5, 1 / longer)))
     if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
-    return _amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan)))))
+    return _refused(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))))
 
 
 def _amid(plan: Plan) -> Plan:
@@ -161,6 +164,16 @@ def _unanswered_endings(plan: Plan) -> Plan:
         hot_probability=rng.uniform(0.4, 1.0),
         chaos={"close": 8.0} if rng.chance(0.5) else {},
     )
+
+
+def _refused(plan: Plan) -> Plan:
+    """Let nothing go wrong but that permissions are missing, and that sessions end, in a part of the runs."""
+    asks_alone = plan.elections or plan.sharing is not None or plan.guests is not None
+    share = REFUSED_SHARE if asks_alone else REFUSED_SHARE / 4
+    if _is_strict(plan) or plan.callers or not Dice(plan.seed, "refused").chance(share):
+        return plan
+    chaos = {"permission revoked": 4.0, "destroy session": 5.0}
+    return replace(plan, fates={}, chaos=chaos, amid=0.0, chaos_seconds=REFUSED_FOR, lingering=LONG)
 
 
 def _is_strict(plan: Plan) -> bool:
@@ -697,12 +710,18 @@ SILENCE_SHARE = 0.5
 ENDINGS = frozenset({"withdraw", "slot-withdraw", "slot-leave", "unlock", "delete", "destroy"})
 ENDINGS_SHARE = 0.08
 """The requests that give something back, and the part of the runs in which most of these get no answer."""
+REFUSED_SHARE = 0.12
+REFUSED_FOR = 25.0
+"""The part of the runs with candidates or members in which permissions are missing, for so many seconds."""
 BEHIND_SHARE = 0.3
 """The part of the other runs with any faults in which an old leader answers now and then."""
 ACTS_SHARE = 0.6
 """The part of the runs of keepers in which operators take away what is held."""
 HEIRS_BEHIND = 0.5
 """The part of those with heirs, where nothing else goes wrong."""
+LEAST_TTL = 2.0
+OWN_TTL_SHARE = 0.35
+"""Seconds of a TTL at least, and the part of the runs with longer ones where some sessions have less."""
 OVERWRITTEN_SHARE = 0.5
 """The part of the runs with locks of several keys and any faults in which operators write to these."""
 SEVERAL_SHARE = 0.15
