@@ -16,7 +16,7 @@ from consul_coord.io import Signal
 from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.watch.follow import POLL, SHORTEST_WAIT, WAIT, WAY_BACK, Follower, wait_of
 from tests.support.fake_io import FakeIO
-from tests.support.replies import entry, ok, pairs, session, txn_done
+from tests.support.replies import OTHER, SESSION, entry, ok, pairs, session, txn_done
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request
@@ -183,3 +183,18 @@ def test_a_leader_is_confirmed_twice_within_the_ttl_of_its_session() -> None:
     io.run(watched.next(io))
     io.run(watched.next(io))
     assert io.requests[-1].hold_open == pytest.approx(3.0)
+
+
+def test_the_ttl_of_a_leader_is_not_that_of_the_one_before_it() -> None:
+    """Its session can't be read, so that its own is unknown."""
+    io = FakeIO()
+    watched = LeaderFollower("k")
+    for leader, index, its_session in ((SESSION, 7, session(ttl="6s")), (OTHER, 9, None)):
+        held = entry("k", session=leader, index=index)
+        io.expect("GET", PATH, pairs(held, index=index))
+        io.expect("PUT", "/v1/txn", txn_done(held))
+        io.expect("GET", f"/v1/session/info/{leader}", ok([] if its_session is None else [its_session]))
+    io.run(watched.next(io))
+    assert watched.ttl == 6.0
+    io.run(watched.next(io))
+    assert watched.ttl is None

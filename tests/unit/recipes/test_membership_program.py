@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied
+from consul_coord.errors import AcquireCancelled, AcquireTimeout, LockLost, PermissionDenied
 from consul_coord.events import Failed, Joined, TimedOut
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.io import Signal
@@ -327,3 +327,25 @@ def test_a_join_that_makes_its_own_attempt_after_another_one_says_how_long_it_ha
     assert raised.value.blocker.session == OTHER
     assert raised.value.waited == pytest.approx(5.0)
     assert [each.waited for each in io.seen(TimedOut)] == [raised.value.waited]
+
+
+def test_a_join_that_is_granted_as_this_leaves_is_given_back_and_told_as_cancelled() -> None:
+    """The call that leaves has seen no membership, and gives back none."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+    joined = entry(member.key) | {"Flags": GROUP_FLAGS}
+
+    def granted(_: Request) -> Response:
+        member.stopping.set()
+        return txn_done(joined)
+
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{member.key}", pairs())
+    io.expect("PUT", "/v1/txn", granted)
+    io.expect("PUT", "/v1/txn", txn_done(joined))  # it is deleted
+    with pytest.raises(AcquireCancelled):
+        io.run(member.join(io, timeout=5.0))
+    assert not io.steps
+    assert member.hold is not None
+    assert member.hold.released

@@ -105,6 +105,19 @@ class Task:
         return what
 
 
+def test_a_key_whose_place_was_left_is_a_later_holds_and_left_alone(bench: Bench) -> None:
+    """The session has it again, for another caller: to give it back once more would free that hold."""
+    bench.give_back()
+    (place,) = bench.core.tickets.queue("k")
+    later = bench.next_turn()
+    place.leave()
+    assert later.acts
+    bench.run()
+    assert bench.io.requests == []
+    assert bench.reaper.pending == 0
+    assert later.acts
+
+
 def test_it_runs_only_while_there_is_something_to_do(bench: Bench) -> None:
     assert bench.io.spawned == []
     bench.reaper.add(Task([None]))

@@ -293,6 +293,18 @@ def test_pauses_between_renewals_that_fail_grow_to_a_small_part_of_the_lease(
     assert max(pauses) == pytest.approx(longest, rel=0.01)
 
 
+def test_after_a_renewal_that_succeeds_the_pauses_begin_anew(bench: Bench) -> None:
+    bench.io.randomness = 0.999999
+    bench.io.expect("PUT", RENEW, *[unreachable()] * 4, renewed(), *[unreachable()] * 2, renewed())
+    bench.end_at(1018.0)
+    bench.keep()
+    at = bench.io.sent_at[1:]
+    pauses = [later - sooner for sooner, later in pairwise(at[:5])]
+    assert pauses == pytest.approx([0.05 * 2**n for n in range(4)], rel=0.01)
+    again = [later - sooner for sooner, later in pairwise(at[5:])]
+    assert again == pytest.approx([0.05, 0.1], rel=0.01)
+
+
 def test_an_outage_is_logged_by_its_beginning_and_its_end(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -817,17 +829,20 @@ def test_who_is_interrupted_while_waiting_leaves_a_session_for_the_next(
     assert bench.core.reaper.pending == 0
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
 def test_a_session_that_is_made_after_its_user_has_given_up_is_destroyed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool
 ) -> None:
     """Nobody knows it, so nobody would ever close it."""
 
     async def in_vain(*_: object, **__: object) -> bool:
+        if interrupted:
+            raise KeyboardInterrupt
         return False
 
     with monkeypatch.context() as patch:
         patch.setattr(bench.io, "wait", in_vain)
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(KeyboardInterrupt if interrupted else RequestTimeout):
             bench.io.run(handling.open_session(bench.io, bench.core.sessions, bench.spec, resume=None))
     bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
     bench.io.run_spawned("create a session")
