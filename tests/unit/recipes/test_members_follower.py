@@ -112,6 +112,25 @@ def test_a_crowd_is_looked_at_as_the_present_leader_has_it() -> None:
     assert all("consistent" in dict(look.params) for look in looks)
 
 
+def test_a_crowd_whose_indexes_say_nothing_is_read_as_a_whole_also_after_an_interrupt() -> None:
+    """That of its folder went back, and its parts may hide who has left."""
+    bench = Bench(*CROWD)
+    bench.sharing.indexes = [12]
+    unchanged = [ok([BUCKET], index=9)] * len(BUCKETS)
+    bench.io.expect("GET", PLACE, ok([f"{PLAN.directory}/"], index=12), *unchanged)
+    bench.seen()
+
+    def interrupted(_: Request) -> Response:
+        raise KeyboardInterrupt
+
+    bench.sharing.indexes = [10]
+    bench.io.expect("GET", PLACE, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.seen()
+    bench.io.expect("GET", PLACE, pairs(*CROWD[1:], index=10))
+    assert len(bench.seen().left) == 1
+
+
 HANGS = 50.0
 """Seconds that a reply takes."""
 ENDS = 1.0
