@@ -194,6 +194,16 @@ CALLS: dict[str, tuple[Callable[[IO, ClientState], Coroutine[Any, Any, object]],
         Step("GET", "/v1/kv/k", pairs()),
         Step("GET", "/v1/kv/l", pairs()),
     ),
+    "holder, whose node is read": (
+        lambda io, client: locks.holder(io, client, ONE_KEY),
+        Step("GET", "/v1/kv/k", pairs(entry("k"))),
+        Step("GET", "/v1/session/info/", ok([])),
+    ),
+    "holder, perhaps a lock-delay": (
+        lambda io, client: locks.holder(io, client, ONE_KEY),
+        Step("GET", "/v1/kv/k", pairs()),
+        Step("PUT", "/v1/txn", ok({})),
+    ),
     "is_locked": (
         lambda io, client: locks.is_locked(io, client, TWO_KEYS),
         Step("GET", "/v1/kv/k", pairs()),

@@ -17,6 +17,7 @@ from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import recipe
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold.holds import release
+from consul_coord.recipes.lock import lock as locks
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.multi import checked_keys
 from consul_coord.recipes.lock.plan import LockPlan
@@ -444,3 +445,27 @@ def test_looking_at_the_keys_takes_no_longer_than_the_call_may(bench: Bench) -> 
     with pytest.raises(AcquireTimeout):
         bench.acquire(timeout=8.0)
     assert bench.io.now() - began <= 8.2
+
+
+@pytest.mark.parametrize("gone", ["a", "c"])
+def test_a_lock_of_several_keys_is_broken_if_one_of_them_was_taken_from_its_session(
+    bench: Bench, gone: str
+) -> None:
+    """It is given back as it is found: another program may know it by its flags."""
+    bench.io.steps.clear()
+    found = {key: entry(key, session=OTHER, index=9, value=b"theirs") | {"Flags": 5} for key in "ac"}
+    free = entry(gone, session=None, index=12)
+    for key in KEYS:
+        bench.io.expect("GET", f"/v1/kv/{key}", pairs(found[key]) if key in found else pairs())
+    for key in "ac":
+        if key == gone:
+            bench.io.expect("PUT", TXN, txn_failed((0, "failed index check")))
+            bench.io.expect("GET", f"/v1/kv/{key}", pairs(free))
+        else:
+            bench.io.expect("PUT", TXN, txn_done(found[key], found[key]))
+    breaking = locks.break_lock(bench.io, bench.core, bench.lock, OTHER, how="release")
+    assert bench.io.run(breaking) is True
+    unlocks = [ops_of(request)[1] for request in bench.io.requests if request.path == TXN]
+    assert [(op["Verb"], op["Key"], op["Value"], op["Flags"]) for op in unlocks] == [
+        ("unlock", key, b"theirs", 5) for key in "ac"
+    ]
