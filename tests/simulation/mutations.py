@@ -2297,4 +2297,14 @@ MUTATIONS = (
         within=100,
         drawn=_calm_over_connections,
     ),
+    Mutation(
+        "a session that its user closes is left to its TTL",
+        coordinator,
+        "_close_session",
+        "await perform(io, call, deadline=deadline, attempt=client.timeout)",
+        "pass",
+        breaks="nothing left",
+        within=200,
+        drawn=_handing_over,
+    ),
 )

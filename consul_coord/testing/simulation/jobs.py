@@ -269,7 +269,7 @@ class JobUser(Holder):
 
     async def run(self, io: SimIO) -> None:
         """Try until the world is healed."""
-        if self.more.chance(MAKES_MISTAKES):
+        if self._values.chance(MAKES_MISTAKES):
             check_longest(
                 self.process, "a job", lambda value: recipe.OnceObject(self.key, value=value, session=None)
             )

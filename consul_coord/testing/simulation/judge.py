@@ -559,6 +559,7 @@ class Judge:
         self.eyes.look(self.now)
         self.news.look()
         self.belongings.look()
+        self.sessions.look()
         if self.room is not None:
             self.room.look()
 

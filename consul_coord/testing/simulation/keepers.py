@@ -4,7 +4,7 @@ Rules
 - A session that was exported has no user until one resumes it. A user may take one over from another process,
   which has stopped using it by then.
 - A resumed session holds what it held, under the same fence, unless somebody has changed the key meanwhile.
-- To close a session that holds nothing takes no longer than a release.
+- To close a session that holds nothing takes no longer than a release. It is gone then, or soon.
 - A session that no user resumes expires, and its keys become free as they do after a crash.
 """
 
@@ -158,12 +158,16 @@ class KeepingUser(LockUser):
         held = [*self.process.core.holds.all(), *self.process.core.holds.releasing()]
         moves = 1 + any(hold.kept is kept for hold in held)
         call = self.judge.promises.called(self.process, "closes its session", moves * RELEASED_WITHIN)
+        if not kept.exported:
+            self.judge.sessions.closes(self.process, kept.id)
         try:
             await self.process.call(
                 io.task, lambda io: close_session(io, self.process.core, kept), closing=True
             )
         finally:
             self.judge.promises.ended(call)
+            if not kept.exported:
+                self.judge.sessions.closes(self.process, kept.id)
 
     async def give_back(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Release a hold, or hand it over with its session."""

@@ -12,7 +12,8 @@ Rules
   renewal, and no longer than that. Its seconds are those since the last contact. The reports name all keys
   that the client holds, and say for how long none of them is lost.
 - A client that closes gives back the keys of its sessions before it destroys them: otherwise the lock-delay
-  would keep others out. A session that was handed over is nobody's to destroy until it is resumed.
+  would keep others out. So does a user who closes a session, which is gone soon then. A session that was
+  handed over is nobody's to destroy until it is resumed.
 
 All of this is judged where nothing else has held up the process.
 """
@@ -53,6 +54,10 @@ MOST_FAILED = 45
 """Tries of one thing in so many seconds, all of which failed. A lease has time for half as many."""
 MOST_RENEWED = 36
 """Likewise, of one session's renewals: one program makes them, and its pauses leave time for no more."""
+GONE_WITHIN = 3.0
+"""Seconds after which a session that was closed is gone, once requests are answered."""
+LOOK = 0.2
+"""Seconds between two looks at these."""
 JUST = 1e-3
 
 
@@ -99,6 +104,9 @@ class SessionRules:
         """When each process has tried one thing, since that was answered last."""
         self._queried: dict[str, float] = {}
         """When each process has heard of a blocking query last: the next one lets a renewal go first."""
+        self._closed: dict[str, tuple[Process, float]] = {}
+        """The sessions that users have closed, or are closing: in which process, and since when."""
+        self._next_look = 0.0
         self.handed_over = set[str]()
         """Sessions that were handed over, and that nobody has begun to resume."""
         self.at_rest = False
@@ -131,7 +139,7 @@ class SessionRules:
             if shape.about in self.handed_over:
                 text = f"{process.name} destroys {short(shape.about)}, which was handed over"
                 self._judge.convict("released", text)
-            if process.core.closing.is_set():
+            if process.core.closing.is_set() or shape.about in self._closed:
                 self._check_destroyed(process, shape.about)
 
     def _check_renewal(self, process: Process, session: str, kept: Kept, now: float) -> None:
@@ -184,6 +192,29 @@ class SessionRules:
             self._judge.convict("pace", text)
 
     # -- closing
+
+    def closes(self, process: Process, session: str) -> None:
+        """Take note that a user is about to close a session, or has."""
+        self._closed[session] = process, self._judge.now
+
+    def look(self) -> None:
+        """Judge whether the sessions that were closed are gone."""
+        now, promises = self._judge.now, self._judge.promises
+        if not self._closed or now < self._next_look:
+            return
+        self._next_look = now + LOOK
+        for session, (process, at) in list(self._closed.items()):
+            is_over = (
+                not self._judge.cluster.lives(session) or process.crashed or process.core.closing.is_set()
+            )
+            if is_over:
+                del self._closed[session]
+                continue
+            answered_from = promises.contact(process.name).answered_from
+            since = max(at, answered_from, promises.undisturbed_since(process))
+            if process.able and now > since + GONE_WITHIN * self._judge.stretch:
+                text = f"{process.name} has closed {short(session)}, which goes on for {now - at:.1f} s"
+                self._judge.convict("nothing left", text)
 
     def _check_destroyed(self, process: Process, session: str) -> None:
         judge = self._judge
