@@ -249,7 +249,7 @@ class News:
         if sent_at is None or not claims or not judge.cluster.lives(session):
             return  # without its session, the horizon of a claim is not known
         lasts = sent_at + (1 - DRIFT) * min(map(judge.promises.horizon, claims)) - process.clock.now()
-        # Who resumes a session here knows of its own renewals only, and not of later ones by who had it before.
+        # Who resumes a session here knows of its own renewals, and not of later ones by who had it before.
         least = 0.0 if any(claim.exported for claim in claims) else lasts - self._unread
         if not least <= said <= max(0.0, lasts) + JUST:
             text = f"{process.name} says {said:.3f} s of a lease that lasts {lasts:.3f}: {event}"
