@@ -349,3 +349,22 @@ def test_a_join_that_is_granted_as_this_leaves_is_given_back_and_told_as_cancell
     assert not io.steps
     assert member.hold is not None
     assert member.hold.released
+
+
+def test_a_member_that_changed_its_value_is_deleted_also_where_that_is_left_to_the_background() -> None:
+    """Its key would stay, without a session."""
+    io = FakeIO()
+    member = member_of(io)
+    hold = member.hold
+    assert hold is not None
+    told = entry(member.key, index=9, value=b"new") | {"Flags": GROUP_FLAGS}
+    io.expect("PUT", "/v1/txn", txn_done(told, told))
+    io.run(membership.update(io, member, member.key, b"new"))
+    io.expect("PUT", "/v1/txn", *[unreachable()] * 50)
+    assert io.run(membership.leave(io, member, timeout=1.0)) is ReleaseOutcome.UNKNOWN
+    io.steps.clear()
+    io.expect("GET", f"/v1/kv/{member.key}", pairs(), pairs(told))
+    io.expect("PUT", "/v1/txn", txn_done(told))
+    io.run_spawned("reaper")
+    deletes = json.loads(io.requests[-1].body or b"")[-1]["KV"]
+    assert (deletes["Verb"], deletes["Key"]) == ("delete", member.key)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout
+from consul_coord.errors import AcquireTimeout, AlreadyHeld
 from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
@@ -86,6 +86,24 @@ def test_a_writer_that_has_written_its_value_is_waited_for_from_that_write_on() 
     watched = [dict(request.params)["index"] for request in io.requests if request.hold_open]
     assert watched == ["9", "9"]
     assert not io.steps
+
+
+def test_the_fence_is_the_place_in_the_queue_also_where_somebody_has_written_to_it() -> None:
+    """That of whoever comes next must be above it. Another object of the same key knows of the hold."""
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    written = OWN | {"ModifyIndex": 50}
+    writer = DEAD | {"Session": OTHER}
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN, writer))
+    io.expect("GET", f"/v1/kv/{writer['Key']}", pairs())
+    io.expect("PUT", TXN, txn_done(written))
+    handle = io.run(recipe.acquire(io, client, readers, timeout=30.0))
+    assert (handle.grant.fence, handle.grant.last_index) == (20, 50)
+    _, others = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    with pytest.raises(AlreadyHeld):
+        io.run(recipe.acquire(io, client, others, timeout=30.0))
 
 
 def test_a_dead_contender_that_was_never_in_is_removed_as_it_is_now_and_was_not_when_it_was_made() -> None:
