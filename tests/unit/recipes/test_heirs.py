@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, ConnectFailed
+from consul_coord.errors import AcquireTimeout, ConnectFailed, LeadershipLost
 from consul_coord.events import Waiting
-from consul_coord.models import LOCK_FLAGS, Blocker, KVPair, SessionSpec
+from consul_coord.models import LOCK_FLAGS, Blocker, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue
 from consul_coord.recipes.election import heirs, notes
@@ -17,7 +17,7 @@ from consul_coord.recipes.election.candidate import Candidate
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, txn_failed, unreachable
+from tests.support.replies import OTHER, SESSION, entry, ok, pairs, renewed, txn_done, txn_failed, unreachable
 
 if TYPE_CHECKING:
     from consul_coord.recipes.hold.grant import Handle
@@ -79,6 +79,7 @@ def test_naming_is_bound_to_the_leader_the_heir_and_the_one_before_it() -> None:
         ("set", ahead, None),
     ]
     assert ops[3]["Value"] != ops[4]["Value"], "the same would be no change, and wake nobody"
+    assert [each["Flags"] for each in ops[3:]] == [LOCK_FLAGS] * 2
 
 
 def test_an_heirs_time_begins_at_the_first_look_at_its_note_and_again_at_a_newer_note() -> None:
@@ -110,6 +111,20 @@ def test_an_heirs_time_begins_at_the_first_look_at_its_note_and_again_at_a_newer
     assert io.time == pytest.approx(began + 4.5 + notes.HONOURED)
     watched = [dict(request.params)["index"] for request in io.requests if request.hold_open]
     assert watched == ["11", "21", "22", "23"], "from any index before, each query would be answered at once"
+
+
+def test_who_leads_no_more_is_told_so_and_names_no_heir() -> None:
+    io = FakeIO()
+    core, handle = leading(io)
+    heir = entry(queue.directory("k") + OTHER, session=OTHER)
+    io.expect("GET", f"/v1/kv/{queue.directory('k')}", pairs(heir))
+    io.expect("PUT", "/v1/txn", txn_failed((0, "failed session check for key")))
+    io.expect("GET", "/v1/kv/k", pairs(entry("k", session=THIRD, index=30)))
+    io.expect("PUT", "/v1/session/renew/", renewed())
+    with pytest.raises(LeadershipLost) as told:
+        io.run(heirs.name(io, core, handle.grant, OTHER))
+    assert told.value.reason is LossReason.TAKEN_OVER
+    assert not io.steps
 
 
 NOTE = entry(notes.heir_key("k"), session=None, index=20, value=OTHER.encode())
