@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from consul_coord import KVPair
+from consul_coord.errors import TransportError
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import notes
+from consul_coord.recipes.election.term import Term
+from tests.support.fake_io import FakeIO
+from tests.support.replies import SESSION, entry, lost, ok, pairs, unreachable
+from tests.unit.recipes.test_heirs import leading
 
 KEY = "service/leader"
 LEADER, HEIR, OTHER = (f"{number}0000000-0000-0000-0000-000000000000" for number in (1, 2, 3))
@@ -70,3 +75,22 @@ def test_an_heirs_note_counts_for_one_vacancy_while_the_heir_waits(
 def test_the_term_is_told_by_the_note_of_this_leader_else_by_the_key(value: bytes | None, term: int) -> None:
     note = None if value is None else KVPair(notes.term_key(KEY), value=value, modify_index=11)
     assert notes.term_of(HELD, note) == term
+
+
+def test_the_note_of_a_term_that_got_no_answer_is_removed_with_the_leadership() -> None:
+    """It may have been applied, and would stay until the next election."""
+    io = FakeIO()
+    core, handle = leading(io)
+    term, note = Term(core), notes.term_key("k")
+    io.expect("PUT", "/v1/txn", lost(), *[unreachable()] * 100)
+    with pytest.raises(TransportError):
+        io.run(term.note(io, handle.grant))
+    io.steps.clear()
+    term.remove(handle.grant)
+    io.expect("DELETE", f"/v1/kv/{note}", ok(value=False))  # it is no longer as the election wrote it
+    written = entry(note, session=None, index=9, value=notes.term_value(SESSION, handle.grant.fence))
+    io.expect("GET", f"/v1/kv/{note}", pairs(written))
+    io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
+    io.run_spawned("reaper")
+    assert ("cas", "9") in io.requests[-1].params
+    assert not io.steps
