@@ -652,10 +652,22 @@ class Office:
         if hold is not None and hold is self.stuck_in and reason is LossReason.RESIGNED:
             text = f"{self._user.process.name} may be stuck, as its health failed, and has resigned"
             self._user.judge.convict("stuck", text)
+        if hold is not None and reason is LossReason.STALLED and not self._may_be_stuck(hold):
+            text = (
+                f"{self._user.process.name} shows no sign of being stuck, and has lost its leadership for it"
+            )
+            self._user.judge.convict("stuck", text)
         self._held = False
         self._user.heard_of(0)
         self._user.rests()
         self._user.lost()
+
+    def _may_be_stuck(self, hold: Grant) -> bool:
+        """Return whether its health failed, a beat was promised, or the process once stood still."""
+        failed = self.failed or hold is self.stuck_in
+        return (
+            failed or math.isfinite(hold.limit_of(LossReason.STALLED)) or bool(self._user.process.awake_since)
+        )
 
 
 def _end_of(hold: Grant) -> LossReason | None:
