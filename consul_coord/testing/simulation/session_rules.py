@@ -111,10 +111,10 @@ class SessionRules:
         """Sessions that were handed over, and that nobody has begun to resume."""
         self.at_rest = False
         """Whether nobody wants anything for a while, so that nothing hastens a renewal."""
-        # A semaphore has sessions of its own to make, several programs read a leader's key, all that a member
-        # shares makes its session, and a curious user asks of its hold besides.
-        more = plan.callers + plan.keeping + bool(plan.pools) + bool(plan.elections) + bool(plan.sharing)
-        more += plan.curious
+        # A semaphore has sessions of its own to make, several programs read a leader's key or a job's, all
+        # that a member shares makes its session, and a curious user asks of its hold besides.
+        several = plan.pools, plan.elections, plan.jobs, plan.sharing, plan.curious
+        more = plan.callers + plan.keeping + sum(map(bool, several))
         self._most_failed = MOST_FAILED * (1 + more)
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
