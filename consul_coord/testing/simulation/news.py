@@ -8,7 +8,7 @@ Rules
   waited for a while has reported something.
 - An outage is reported only if something went wrong, and nothing else that this world has no cause for.
 - The error of a user's function is reported, once.
-- What a candidate, or a member, says that it was refused for was an event.
+- Each refusal that a candidate or a member reports as its problem was an event.
 - Seconds in an event are right: for how long nothing was heard, for how long a lease lasts, how long a call
   waited.
 """
