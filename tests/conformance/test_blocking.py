@@ -88,7 +88,7 @@ def test_what_does_not_wake(target: Target, pool: ThreadPoolExecutor, path: str)
         "tree": f"/v1/kv/{target.key('d/')}?recurse",
         "session": f"/v1/session/info/{session}",
     }
-    watch = blocked(pool, target, paths[path], wait="900ms")
+    watch = blocked(pool, target, paths[path], wait="2s")
     before = target.get(paths[path])
     target.put(f"/v1/kv/{target.key('d/k')}", b"v")
     target.put(f"/v1/kv/{target.key('e')}", b"v")

@@ -53,5 +53,5 @@ def test_what_is_broken_is_what_was_asked_for_and_whose(
         next_in.acquire(timeout=5).release()
     else:
         with pytest.raises(AcquireTimeout) as told:
-            next_in.acquire(timeout=0.3)
+            next_in.acquire(timeout=1.0)
         assert told.value.blocker.kind == "lock_delay"
