@@ -54,6 +54,7 @@ _LATENESS = (0.3, 1.5, 6.0, math.inf)
 
 _NO_LEADER = (500, b"No cluster leader")
 _RATE_LIMITED = (429, b"")
+_REFUSALS = range(400, 429)
 _UNAVAILABLE = (
     503,
     b"request could not be handled by this server: it is not the leader, and it is over its rate limit",
@@ -280,7 +281,8 @@ class Exchange:
             self._deliver(lambda: self._raise(ConnectFailed))
         elif not course.arrives and course.instead is not None:
             status, body = course.instead
-            self._deliver(lambda: Response(status, {ODD: "yes"}, body), after=network.latency())
+            reply = Response(status, {ODD: "yes"}, body)
+            self._deliver(lambda: self._hear_another(reply), after=network.latency())
         elif course.answer == "break" and (course.delay or not course.arrives):
             self._deliver(lambda: self._raise(BrokenReply))
         if course.arrives:
@@ -388,6 +390,13 @@ class Exchange:
             judge.promises.heard(
                 process, self._shape, self._sent_at, response, waited=bool(self._request.hold_open)
             )
+        return response
+
+    def _hear_another(self, response: Response) -> Response:
+        """Take a reply of something in between: nobody can tell its refusal from one of the agent."""
+        process = self._network.judge.process(self.link.who)
+        if process is not None and response.status in _REFUSALS:
+            self._network.judge.promises.answered(process)
         return response
 
     def _response(self, reply: wire.Reply) -> Response:

@@ -263,7 +263,7 @@ class Promises:
         self._sightings: dict[Sighting, None] = {}
         self._calls: dict[PendingCall, None] = {}
         self._heard_at: dict[str, float] = {}
-        """When each process was served by the servers last, by its clock."""
+        """When each process was answered last, by its clock."""
         self._forgiven = 0
         """Up to which index holds were granted before time went back."""
 
@@ -326,7 +326,7 @@ class Promises:
         else:
             self._counted[process.name, "wakeups"] += waited and response.status in _ANSWERS
             if not shape.about.startswith(OF_THE_AGENT):
-                self._heard_at[process.name] = process.clock.now()
+                self.answered(process)
         for sighting in self._sightings:
             if sighting.process is process:
                 sighting.hear(shape, self._judge.now)
@@ -348,8 +348,12 @@ class Promises:
         if before is None or process.clock.now() < before + longest - READ_WITHIN:
             self._renewed_in_time[mark] = max(sent_at, before or sent_at)
 
+    def answered(self, process: Process) -> None:
+        """Take note that a process has an answer, be it a refusal."""
+        self._heard_at[process.name] = process.clock.now()
+
     def heard_at(self, process: Process) -> float:
-        """Return when a process was served by the servers last, by its clock."""
+        """Return when a process was answered last, by its clock."""
         return self._heard_at.get(process.name, -math.inf)
 
     def waited(self, process: Process, shape: Shape, *, since: float) -> None:
