@@ -172,8 +172,8 @@ class Sighting:
     what: str
     truth: Callable[[], object]
     """Returns the news that should be there by now."""
-    right_at: float
-    """When it was last as the server has it."""
+    wrong_since: float
+    """Since when it is not as the server has it, as seen after each event; infinite while it is."""
     told: object = NOTHING
     _judged: tuple[int, object] | None = None
     """The index of the last write, and the news, when they were last compared."""
@@ -504,14 +504,15 @@ class Promises:
             if sighting.fades:
                 self._look_at_fading(sighting)
             if sighting.is_right(index):
-                sighting.right_at = judge.now
+                sighting.wrong_since = math.inf
                 continue
+            sighting.wrong_since = min(sighting.wrong_since, judge.now)
             contact = self.contact(process.name)
-            began = max(sighting.right_at, contact.troubled_until, process.awake_since)
+            began = max(sighting.wrong_since, contact.troubled_until, process.awake_since)
             calm = self._undisturbed and not contact.failures
             within = self._seen_calmly if calm else self._seen_surely + contact.patience()
             if process.able and judge.now > began + within * judge.stretch:
-                seconds = judge.now - sighting.right_at
+                seconds = judge.now - sighting.wrong_since
                 text = f"{process.name}'s {sighting.what} is wrong for {seconds:.2f} s: {sighting.told}"
                 judge.convict("sight", text)
 
