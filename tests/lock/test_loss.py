@@ -175,10 +175,11 @@ def test_the_median_loss_is_told_within_50_ms(site: Site, make_client: MakeClien
     for number in range(15):
         hold = Lock(make_client(), f"{site.key}/{number}").acquire(timeout=5)
         assert not hold.lost.wait(0.12), "lost before its time"
-        began = time.monotonic()
-        site.operator.destroy(hold.session)
-        assert hold.lost.wait(5)
-        took.append(time.monotonic() - began)
+        with stalls() as machine:
+            began = time.monotonic()
+            site.operator.destroy(hold.session)
+            assert hold.lost.wait(5)
+            took.append(time.monotonic() - began - machine.slack)
         # How long the machine takes for two requests at this moment: what any news takes at least.
         began = time.monotonic()
         site.operator.holder(hold.key)
