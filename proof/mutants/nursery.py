@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header")
 _TEST_SECONDS = 40
-_MANY, _ONE_OF_MANY_SECONDS = 100, 6
-"""Of one test, where many failures of one mutant are noted: most of them may wait for ever."""
+FEW, _ONE_OF_MANY_SECONDS = 100, 6
+"""Of one test, where more than a few are shown one mutant: most of them may wait for ever."""
 NO_FILE = "none"
 """The file of a task that plants nothing."""
 _USAGE_ERROR = 4
@@ -99,7 +99,7 @@ Judge: TypeAlias = "Callable[[Task, Callable[[str], None]], Answer]"
 def tests_on(task: Task, tell: Callable[[str], None]) -> Answer:
     """Run tests until enough of them have failed; ``tell`` is told of each that fails."""
     noted = _Failed(tell)
-    many = task.most > 1 and len(task.shown_to) > _MANY
+    many = task.most > 1 and len(task.shown_to) > FEW
     timeout = _ONE_OF_MANY_SECONDS if many else _TEST_SECONDS
     options = (*PYTEST, f"--maxfail={task.most}", f"--timeout={timeout}")
     code = pytest.main([*options, *task.shown_to], plugins=[noted])

@@ -31,7 +31,7 @@ from itertools import accumulate, chain, zip_longest
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from proof.mutants.catalogue import ROOT
-from proof.mutants.nursery import NO_FILE, PYTEST, Answer, Task
+from proof.mutants.nursery import FEW, NO_FILE, PYTEST, Answer, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,10 +44,8 @@ MOST_SECONDS = 90.0
 """Of functional tests, by what they took without a mutant."""
 ENOUGH = 300
 """So many failing tests of one mutant are noted at a time."""
-FEW = 100
-"""So many tests without a failure are shown mutants of their own."""
 TRIES = 40
-"""So many of these each."""
+"""So many mutants are shown to each of the last ``FEW`` tests without a failure."""
 SECONDS = 60.0
 """Of the processor, for runs of the simulator until it is taken to have missed a mutant."""
 _COPIED = ("consul_coord", "proof", "tests", "examples", "bench", "tools", "docs")

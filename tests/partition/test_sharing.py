@@ -164,7 +164,7 @@ def test_a_partition_that_is_to_come_back_while_it_is_handed_over_does(member: M
         other.stop()
         other.group.leave()
         until(lambda: len(one.group.members()) == 1, "the other one has gone")
-        time.sleep(1.0)  # the group has settled, and there is nothing to do yet
+        time.sleep(1.0)  # no event tells that the group has settled: if it has not, the test proves less
     finally:
         go_on.set()
     until(lambda: not any(hold.is_held for hold in handed_over), "they were handed over")

@@ -445,7 +445,7 @@ INTERRUPTED: dict[str, Callable[[IO], Coroutine[Any, Any, object]]] = {
 @pytest.mark.parametrize("what", INTERRUPTED)
 @pytest.mark.usefixtures("without_an_end")
 def test_what_is_interrupted_raises_that_itself_and_returns_nothing(what: str) -> None:
-    """What its program did next would depend on a wait that nobody has ended."""
+    """The program must not go on as if the wait had ended."""
     interrupt = Interrupt()
     host = ThreadHost(clock=SystemClock(), observer=None, background=lambda: cast("Any", Endless()))
     io = BlockingIO(host, cast("Any", NoTransport()), interrupt=interrupt)
