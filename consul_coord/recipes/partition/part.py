@@ -18,7 +18,8 @@ Rules
   that down under the guard. Only then is the lock given up. A function that does not return in time cannot
   keep the partition for ever: it is given up all the same, and its hold says so.
 - ``on_released`` is called once after each ``on_acquired``, also when the lock was lost; then at once, by
-  whoever notices.
+  whoever notices. Neither is called if an earlier function takes until the lock was given back, or until the
+  partition is not to be owned any more.
 - An ``on_acquired`` that is still being awaited when the partition has to go is cancelled.
 """
 
@@ -76,7 +77,7 @@ class Ownership:
         self.told: Once[str] = Once()
         """Settled when its end was reported."""
         self.called: Once[str] = Once()
-        """Settled when ``on_released`` is called."""
+        """Settled when ``on_released`` is called, or is not to be called."""
 
 
 class Part:
@@ -93,6 +94,7 @@ class Part:
         self.leaving = Signal()
         """Raised when another member is to own it."""
         self._told = told
+        self._has_ended = False
         self._calls = calls
         self._plan = LockPlan(keys=(key,), value=value, remove=True)
 
@@ -122,6 +124,7 @@ class Part:
                     pause = delay(failures, io.random(), first=0.1, most=LONGEST_PAUSE)
                     await io.wait(self.leaving, deadline=io.now() + pause)
         finally:
+            self._has_ended = True
             self.tried.set()
 
     @property
@@ -154,7 +157,7 @@ class Part:
             return True
         owned = self.owned = Ownership(handle)
         self._calls.in_order(
-            partial(self._told.acquired, self.partition, hold),
+            partial(self._tell_beginning, owned),
             partial(self._failed, owned),
             until=owned.ending,
         )
@@ -176,6 +179,14 @@ class Part:
         self._told.report(f"on_acquired of the partition {self.partition!r}", error)
         owned.failed = True
         owned.ending.set()
+
+    def _tell_beginning(self, owned: Ownership) -> object:
+        """Tell its owner, unless he was busy until it was over: then he hears of neither."""
+        hold = owned.handle.grant
+        if hold.released or (hold.ended and self._has_ended):
+            owned.called.settle(self.partition)
+            return None
+        return self._told.acquired(self.partition, hold)
 
     def _tell_end(self, owned: Ownership) -> None:
         """Tell of the end, once: called by whoever ends the hold, or is about to; again if interrupted."""

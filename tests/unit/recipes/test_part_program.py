@@ -1,8 +1,13 @@
-"""A partition that is lost is owned again, as often as that happens, and nothing is kept of each time."""
+"""A partition that is lost is owned again, as often as that happens, and nothing is kept of each time.
+
+What its owner is told late, because an earlier function took long, is still true then.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import pytest
 
 from consul_coord.errors import PermissionDenied
 from consul_coord.models import LossReason, SessionSpec
@@ -87,3 +92,57 @@ def test_a_part_that_may_not_be_taken_is_reported_and_tried_again() -> None:
     ((where, error),) = owner.reports
     assert "'a'" in where
     assert isinstance(error, PermissionDenied)
+
+
+class BusyOwner(Owner):
+    """Is called later, when an earlier function has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], object]] = []
+
+    def in_order(self, function: Callable[[], object], _failed: object, *, until: object = None) -> None:
+        self.waiting.append(function)
+
+    def become_free(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+@pytest.mark.parametrize("end", ["handed over", "lost"])
+def test_an_owner_that_was_busy_all_the_time_does_not_hear_of_a_partition_that_has_gone(end: str) -> None:
+    io, owner = FakeIO(), BusyOwner()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{KEY}", pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(KEY, index=10)))
+    if end == "handed over":
+        io.expect("PUT", "/v1/txn", txn_done(entry(KEY, session=None, index=99)))
+
+    def finish() -> None:
+        assert part.hold is not None
+        if end == "lost":
+            part.hold.lose(LossReason.KEY_DELETED)
+        part.leave()
+
+    io.at(io.time + 0.1, lambda: io.run_spawned("take"))
+    io.at(io.time + 0.2, finish)
+    io.run(part.run(io))
+    owner.become_free()
+    assert owner.told == []
+
+
+def test_an_owner_that_is_busy_for_a_moment_hears_of_both() -> None:
+    io, owner = FakeIO(), BusyOwner()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{KEY}", pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(KEY, index=10)))
+    io.expect("PUT", "/v1/txn", txn_done(entry(KEY, session=None, index=99)))
+    io.at(io.time + 0.1, lambda: io.run_spawned("take"))
+    io.at(io.time + 0.2, part.leave)
+    io.at(io.time + 0.2 + Owner.handover / 2, owner.become_free)
+    io.run(part.run(io))
+    assert owner.told == [("acquired", 10), ("released", 10)]
