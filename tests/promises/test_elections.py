@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ import pytest
 from consul_coord import LOCK_FLAGS, Client, LeaderElection, LeadershipLost, Lock
 from consul_coord.clock import VirtualClock
 from consul_coord.events import logger
+from consul_coord.recipes.election.candidacy import LATE
 from consul_coord.recipes.election.notes import HONOURED, heir_key
 from tests.promises.conftest import SPEC, TTL
 from tests.support.proxy import Fault, Lose
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consul_coord import Leadership
+    from consul_coord import Leadership, LossReason
     from consul_coord.clock import SystemClock
     from consul_coord.server import ReferenceServer
     from tests.promises.conftest import MakeClient
@@ -249,6 +251,31 @@ def test_in_blocking_code_nobody_is_told_of_an_election_after_the_stop(
     time.sleep(0.1)  # for what comes too late, if anything does
     assert told.news.count("elected") == at_the_stop
     assert told.news in ([], ["elected", "lost"])
+
+
+def test_who_is_still_busy_with_an_earlier_end_at_the_stop_hears_of_no_election_afterwards(
+    client: Client, key: str
+) -> None:
+    """Nor of its end: a worker that was started then would be started for nobody."""
+    news, free = list[str](), threading.Event()
+
+    def lost(_: LossReason) -> None:
+        news.append("lost")
+        free.wait(PATIENCE)
+
+    election = stand(client, key, on_elected=lambda _: news.append("elected"), on_lost=lost)
+    election.wait_for_leadership(timeout=PATIENCE)
+    eventually(lambda: news == ["elected"])
+    election.resign()
+    eventually(lambda: news == ["elected", "lost"])
+    election.wait_for_leadership(timeout=PATIENCE)
+    election.stop()
+    done = threading.Event()
+    client._runner.core.host.call_back(done.set)
+    time.sleep(2 * LATE)
+    free.set()
+    assert done.wait(PATIENCE)
+    assert news == ["elected", "lost"]
 
 
 def test_a_leadership_that_is_over_as_it_begins_is_told_in_order(
