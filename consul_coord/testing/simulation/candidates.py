@@ -96,6 +96,8 @@ JOINED_LATE = 1.2
 """Seconds after which it has left even if it was about to join: it looks for that request a second later."""
 CALLED_WITHIN = 0.01
 """Seconds after which a callback that was due has been called."""
+TAKES_LONG_SHARE, LONGEST_CALL = 0.15, 2.0
+"""So often ``on_lost`` takes its time, and up to so many seconds."""
 
 
 class CandidateUser(Holder):
@@ -161,6 +163,11 @@ class CandidateUser(Holder):
         if self._eyes is not None:
             self._eyes.heard_of = term
 
+    def is_busy(self, *, until: float) -> None:
+        """Take note that its user hears of nothing until then."""
+        if self._eyes is not None:
+            self._eyes.busy_until = until
+
     def rests(self) -> None:
         """Take note that it has just led: it lets others go first for a moment."""
         process, least = self.process, self._plan.retry_wait[0]
@@ -183,6 +190,11 @@ class CandidateUser(Holder):
             self._sighting.told = None if leader is None else self._as_told(leader.session, leader.value)
         if not self.healed() and self.more.chance(ENDS_BADLY):
             raise self._err("on_change")
+
+    @property
+    def is_told_of_leaders(self) -> bool:
+        """Whether it has an ``on_change``, which is due soon."""
+        return self._plan.on_change is not None
 
     def _leader(self) -> object:
         """Return what ``on_change`` should have reported by now."""
@@ -608,6 +620,8 @@ class Office:
         """The true time of that."""
         self.stopped = math.inf
         """When its stop returned, by the process's clock."""
+        self._busy_until = -math.inf
+        """The true time until which the latest call of ``on_lost`` lasts."""
 
     def look_at(self, term: int, *, since: float) -> None:
         """Judge the callback for a term that its user has known of since then."""
@@ -624,7 +638,7 @@ class Office:
     def _is_overdue(self, since: float) -> bool:
         process, judge = self._user.process, self._user.judge
         is_free = process.able and not process.core.closing.is_set() and process.awake_since < since
-        return is_free and judge.now > since + 10 * CALLED_WITHIN
+        return is_free and judge.now > max(since, self._busy_until) + 10 * CALLED_WITHIN
 
     def elected(self, candidacy: Candidacy, hold: Grant) -> None:  # noqa: ARG002 - as ElectionPlan has it
         """Judge news of an election."""
@@ -632,7 +646,7 @@ class Office:
         if self._held:
             user.judge.convict("callbacks", f"{process.name} was elected twice without a loss between")
         # What was handed over before is called within a moment, unless the process stands still.
-        if process.clock.now() > self.stopped + CALLED_WITHIN and not process.awake_since:
+        if process.clock.now() > self.stopped + 10 * CALLED_WITHIN and not process.awake_since:
             user.judge.convict("callbacks", f"{process.name} heard of an election after it had stopped")
         self._held = True
         self._hold = hold
@@ -640,8 +654,8 @@ class Office:
         user.heard_of(hold.fence)
         user.elected()
 
-    def lost(self, reason: LossReason) -> None:
-        """Judge news of a loss."""
+    def lost(self, reason: LossReason) -> float | None:
+        """Judge news of a loss; returns the seconds that the leader takes for it, if any."""
         if not self._held:
             text = f"{self._user.process.name} lost a leadership twice, or none: {reason}"
             self._user.judge.convict("callbacks", text)
@@ -661,6 +675,13 @@ class Office:
         self._user.heard_of(0)
         self._user.rests()
         self._user.lost()
+        more = self._user.more
+        if self._user.is_told_of_leaders or self._user.healed() or not more.chance(TAKES_LONG_SHARE):
+            return None
+        lasts = more.uniform(0.0, LONGEST_CALL)
+        self._busy_until = self._user.judge.now + lasts
+        self._user.is_busy(until=self._busy_until)
+        return lasts
 
     def _may_be_stuck(self, hold: Grant) -> bool:
         """Return whether its health failed, a beat was promised, or the process once stood still."""

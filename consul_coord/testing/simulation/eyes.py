@@ -60,8 +60,9 @@ UNHEARD = 30.0
 """Seconds after trouble for which a candidate may not have heard of the leader again."""
 MODEST_FOR = 2.5
 """Seconds for which a candidate of low priority queues behind a leader, at most, when nothing goes wrong."""
-STANDS_WITHIN = 3.0
-"""Seconds within which a candidate that nothing keeps aside queues or leads, when nothing goes wrong."""
+STANDS_WITHIN, RENEWED_WITHIN = 2.0, 0.5
+"""Seconds within which a candidate that nothing keeps aside queues or leads, when nothing goes wrong. It may
+learn from its next renewal that its session is gone: after so much of the TTL, at most."""
 JOIN_LOOK = 0.3
 """Seconds between two looks of a call that joins while another one does."""
 JOINS_AGAIN = 3.0
@@ -132,6 +133,8 @@ class CandidateEyes:
         """How many wait for its end."""
         self.heard_of = 0
         """The term that ``on_elected`` was called with, while ``on_lost`` was not called after it."""
+        self.busy_until = -math.inf
+        """Until when a call of ``on_lost`` lasts: others wait for it."""
         self.is_aside = False
         """Whether its user has a reason not to let it stand."""
 
@@ -200,7 +203,8 @@ class CandidateEyes:
             ("leads, and was not called back", leads and self.heard_of != term),
             ("leads no more, and was not called back", ended and self.heard_of == term),
         ):
-            if self._watch.lasts(what, is_so=is_so and not candidacy.is_over) > TOLD_SOON:
+            is_due = is_so and not candidacy.is_over and self._judge.now > self.busy_until
+            if self._watch.lasts(what, is_so=is_due) > TOLD_SOON:
                 self._judge.convict("callbacks", f"{self._process.name} {what}, in term {term}")
 
     def _check_standing(self, *, leads: bool) -> None:
@@ -224,7 +228,7 @@ class CandidateEyes:
                 "order", f"{process.name} is of low priority, and queues behind the leader of {key}"
             )
         since = max(since, process.aside.get(key, 0.0), undisturbed)
-        if judge.now > since + STANDS_WITHIN * judge.stretch:
+        if judge.now > since + (STANDS_WITHIN + RENEWED_WITHIN * judge.ttl) * judge.stretch:
             judge.convict("progress", f"{process.name} stands for {key}, and does not queue")
 
     def _check_reports(self, shown: LeaderInfo | None) -> None:
