@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,10 @@ import pytest
 
 from consul_coord.errors import AcquireCancelled, ClientClosed
 from consul_coord.io import Calls, Interrupt, Once, OnDemand, Signal, run
+from consul_coord.models import SessionSpec
+from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.recipe import LOOK, Cancellable, Waiting
+from tests.support.fake_io import FakeIO
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -185,3 +190,20 @@ def test_work_that_comes_as_its_program_ends_starts_that_again() -> None:
         begun: Any = spawned.pop(0)
         run(begun(None))
     assert done == ["first", "late"]
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_users_event_is_looked_at_until_its_call_is_over(is_set: bool) -> None:
+    io, flag = FakeIO(), threading.Event()
+    client = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    waiting = Waiting(Cancellable("jobs/a"), flag)
+    client.calls.enter(waiting)
+    waiting.heed(flag, io, client)
+    began = io.time
+    if is_set:
+        io.at(began + 1.0, flag.set)
+    io.at(began + 2.0, lambda: client.calls.pop(waiting))
+    io.run_spawned("heed")
+    assert began + 2.0 <= io.time <= began + 2.0 + LOOK
+    with pytest.raises(AcquireCancelled, match="jobs/a") if is_set else nullcontext():
+        waiting.raise_if_fired()
