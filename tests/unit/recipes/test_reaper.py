@@ -11,6 +11,7 @@ import pytest
 
 from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.http.backoff import LONGEST_PAUSE
+from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec, TxnOp
 from consul_coord.recipes.cleanup.tasks import (
     SWEEPS,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consul_coord.http.messages import Request, Response
-    from consul_coord.io import IO, Signal
+    from consul_coord.io import IO
 
 CONTENDER = f"/v1/kv/k/.wait/{SESSION}"
 DONE = txn_done(entry("k", session=None, index=8), entry("k", session=None, index=8))
@@ -543,4 +544,19 @@ def test_a_key_is_let_go_of_also_when_the_hand_over_is_interrupted(bench: Bench)
     with pytest.raises(KeyboardInterrupt):
         bench.io.run(bench.reaper.let_go(bench.io, SESSION, deadline=bench.io.time + 5.0))
     assert follower.ready.is_set()
+    assert not bench.reaper.tasks
+
+
+@pytest.mark.parametrize(("lasts", "waited"), [(7.0, 7.0), (60.0, 10.0)])
+def test_a_hand_over_waits_for_a_try_that_is_under_way_as_long_as_that_may_take(
+    bench: Bench, lasts: float, waited: float
+) -> None:
+    """Its request can't be taken back: it would act as the session when another client has that."""
+    bench.give_back()
+    (entry,) = bench.reaper._entries.values()
+    entry.under_way = under_way = Signal()
+    began = bench.io.time
+    bench.io.at(began + lasts, under_way.set)
+    bench.io.run(bench.reaper.let_go(bench.io, SESSION, deadline=began + 5.0))
+    assert bench.io.time == began + waited
     assert not bench.reaper.tasks
