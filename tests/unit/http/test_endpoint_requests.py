@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,9 @@ from consul_coord.models import (
     WriteOptions,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SID = "adf4238a-882b-9ddc-4a9d-5b6758e4159e"
 EVERYTHING = ReadOptions(
     index=7,
@@ -44,7 +47,7 @@ CHECK_RULES = ("node:write on the agent's own node, or service:write on the chec
 
 @dataclass(frozen=True)
 class Case:
-    call: Call[Any]
+    call: Callable[[], Call[Any]]
     method: str
     path: str
     params: tuple[tuple[str, str], ...] = ()
@@ -67,19 +70,21 @@ class Case:
         )
 
 
-def kv_case(call: Call[Any], method: str, path: str, needed: str, **rest: Any) -> Case:
+def kv_case(call: Callable[[], Call[Any]], method: str, path: str, needed: str, **rest: Any) -> Case:
     return Case(call, method, "/v1/kv/" + path, needed=(needed,), **rest)
 
 
-def check_case(call: Call[Any], path: str, **rest: Any) -> Case:
+def check_case(call: Callable[[], Call[Any]], path: str, **rest: Any) -> Case:
     return Case(call, "PUT", "/v1/agent/check/" + path, retry=Retry.IDEMPOTENT, needed=CHECK_RULES, **rest)
 
 
 KV_CASES = {
-    "get": kv_case(kv.get("jobs/nightly"), "GET", "jobs/nightly", 'key:read on "jobs/nightly"'),
-    "get_encoded": kv_case(kv.get("a b?c#%é+"), "GET", "a%20b%3Fc%23%25%C3%A9%2B", 'key:read on "a b?c#%é+"'),
+    "get": kv_case(lambda: kv.get("jobs/nightly"), "GET", "jobs/nightly", 'key:read on "jobs/nightly"'),
+    "get_encoded": kv_case(
+        lambda: kv.get("a b?c#%é+"), "GET", "a%20b%3Fc%23%25%C3%A9%2B", 'key:read on "a b?c#%é+"'
+    ),
     "get_options": kv_case(
-        kv.get("k", options=EVERYTHING),
+        lambda: kv.get("k", options=EVERYTHING),
         "GET",
         "k",
         'key:read on "k"',
@@ -96,41 +101,45 @@ KV_CASES = {
         hold_open=0.5,
     ),
     "get_consistent": kv_case(
-        kv.get("k", options=ReadOptions(consistency="consistent", wait=5)),
+        lambda: kv.get("k", options=ReadOptions(consistency="consistent", wait=5)),
         "GET",
         "k",
         'key:read on "k"',
         params=(("consistent", ""),),
     ),
     "get_default_wait": kv_case(
-        kv.get("k", options=ReadOptions(index=1)),
+        lambda: kv.get("k", options=ReadOptions(index=1)),
         "GET",
         "k",
         'key:read on "k"',
         params=(("index", "1"), ("wait", "30s")),
         hold_open=30.0,
     ),
-    "get_raw": kv_case(kv.get_raw("k"), "GET", "k", 'key:read on "k"', params=(("raw", ""),)),
-    "list": kv_case(kv.list_pairs(""), "GET", "", 'key:read on the prefix ""', params=(("recurse", ""),)),
-    "keys": kv_case(kv.keys("p/"), "GET", "p/", 'key:list on the prefix "p/"', params=(("keys", ""),)),
+    "get_raw": kv_case(lambda: kv.get_raw("k"), "GET", "k", 'key:read on "k"', params=(("raw", ""),)),
+    "list": kv_case(
+        lambda: kv.list_pairs(""), "GET", "", 'key:read on the prefix ""', params=(("recurse", ""),)
+    ),
+    "keys": kv_case(
+        lambda: kv.keys("p/"), "GET", "p/", 'key:list on the prefix "p/"', params=(("keys", ""),)
+    ),
     "keys_folded": kv_case(
-        kv.keys("p/", separator="/"),
+        lambda: kv.keys("p/", separator="/"),
         "GET",
         "p/",
         'key:list on the prefix "p/"',
         params=(("keys", ""), ("separator", "/")),
     ),
     "watch": kv_case(
-        kv.watch("k", index=9, wait=1.5, options=ReadOptions(datacenter="dc2")),
+        lambda: kv.watch("k", index=9, wait=1.5, options=ReadOptions(datacenter="dc2")),
         "GET",
         "k",
         'key:read on "k"',
         params=(("dc", "dc2"), ("index", "9"), ("wait", "1500ms")),
         hold_open=1.5,
     ),
-    "watch_first": kv_case(kv.watch("k", index=0, wait=30), "GET", "k", 'key:read on "k"'),
+    "watch_first": kv_case(lambda: kv.watch("k", index=0, wait=30), "GET", "k", 'key:read on "k"'),
     "watch_tree": kv_case(
-        kv.watch_tree("p/", index=9, wait=30),
+        lambda: kv.watch_tree("p/", index=9, wait=30),
         "GET",
         "p/",
         'key:read on the prefix "p/"',
@@ -138,10 +147,10 @@ KV_CASES = {
         hold_open=30,
     ),
     "put": kv_case(
-        kv.put("k", "é"), "PUT", "k", 'key:write on "k"', body=b"\xc3\xa9", retry=Retry.IDEMPOTENT
+        lambda: kv.put("k", "é"), "PUT", "k", 'key:write on "k"', body=b"\xc3\xa9", retry=Retry.IDEMPOTENT
     ),
     "put_cas": kv_case(
-        kv.put("k", b"v", flags=LOCK_FLAGS, cas=0, options=WriteOptions(datacenter="dc2")),
+        lambda: kv.put("k", b"v", flags=LOCK_FLAGS, cas=0, options=WriteOptions(datacenter="dc2")),
         "PUT",
         "k",
         'key:write on "k"',
@@ -150,7 +159,7 @@ KV_CASES = {
         retry=Retry.NEVER,
     ),
     "acquire": kv_case(
-        kv.acquire("k", SID, value="v", flags=2),
+        lambda: kv.acquire("k", SID, value="v", flags=2),
         "PUT",
         "k",
         'key:write on "k"',
@@ -159,7 +168,7 @@ KV_CASES = {
         retry=Retry.IDEMPOTENT,
     ),
     "release": kv_case(
-        kv.release("k", SID),
+        lambda: kv.release("k", SID),
         "PUT",
         "k",
         'key:write on "k"',
@@ -167,12 +176,17 @@ KV_CASES = {
         body=b"",
         retry=Retry.IDEMPOTENT,
     ),
-    "delete": kv_case(kv.delete("k"), "DELETE", "k", 'key:write on "k"', retry=Retry.IDEMPOTENT),
+    "delete": kv_case(lambda: kv.delete("k"), "DELETE", "k", 'key:write on "k"', retry=Retry.IDEMPOTENT),
     "delete_cas": kv_case(
-        kv.delete("k", cas=5), "DELETE", "k", 'key:write on "k"', params=(("cas", "5"),), retry=Retry.NEVER
+        lambda: kv.delete("k", cas=5),
+        "DELETE",
+        "k",
+        'key:write on "k"',
+        params=(("cas", "5"),),
+        retry=Retry.NEVER,
     ),
     "delete_tree": kv_case(
-        kv.delete_tree("p/"),
+        lambda: kv.delete_tree("p/"),
         "DELETE",
         "p/",
         'key:write on the prefix "p/"',
@@ -183,7 +197,7 @@ KV_CASES = {
 
 SESSION_CASES = {
     "create": Case(
-        session.create(),
+        session.create,
         "PUT",
         "/v1/session/create",
         body=b'{"Behavior":"release","TTL":"15s","NodeChecks":[],"ServiceChecks":[]}',
@@ -191,7 +205,7 @@ SESSION_CASES = {
         needed=(f"session:write on {OWN_NODE}",),
     ),
     "create_full": Case(
-        session.create(
+        lambda: session.create(
             SessionSpec.liveness(
                 name="n", node="n1", ttl=90.5, lock_delay=1.5, behavior="delete", service_checks=["web"]
             )
@@ -204,7 +218,7 @@ SESSION_CASES = {
         needed=('session:write on node "n1"',),
     ),
     "create_unbounded": Case(
-        session.create(SessionSpec(ttl=None, lock_delay=0, allow_unbounded=True)),
+        lambda: session.create(SessionSpec(ttl=None, lock_delay=0, allow_unbounded=True)),
         "PUT",
         "/v1/session/create",
         body=b'{"LockDelay":"0s","Behavior":"release","NodeChecks":[],"ServiceChecks":[]}',
@@ -212,14 +226,14 @@ SESSION_CASES = {
         needed=(f"session:write on {OWN_NODE}",),
     ),
     "destroy": Case(
-        session.destroy(SID),
+        lambda: session.destroy(SID),
         "PUT",
         f"/v1/session/destroy/{SID}",
         retry=Retry.IDEMPOTENT,
         needed=(f"session:write on {ON_SESSION}",),
     ),
     "renew": Case(
-        session.renew(SID),
+        lambda: session.renew(SID),
         "PUT",
         f"/v1/session/renew/{SID}",
         retry=Retry.IDEMPOTENT,
@@ -227,10 +241,10 @@ SESSION_CASES = {
         urgent=True,
     ),
     "info": Case(
-        session.info(SID), "GET", f"/v1/session/info/{SID}", needed=(f"session:read on {ON_SESSION}",)
+        lambda: session.info(SID), "GET", f"/v1/session/info/{SID}", needed=(f"session:read on {ON_SESSION}",)
     ),
     "session_watch": Case(
-        session.watch(SID, index=4, wait=10),
+        lambda: session.watch(SID, index=4, wait=10),
         "GET",
         f"/v1/session/info/{SID}",
         params=(("index", "4"), ("wait", "10s")),
@@ -238,23 +252,23 @@ SESSION_CASES = {
         hold_open=10,
     ),
     "sessions": Case(
-        session.list_sessions(), "GET", "/v1/session/list", needed=(f"session:read on {ON_SESSION}",)
+        session.list_sessions, "GET", "/v1/session/list", needed=(f"session:read on {ON_SESSION}",)
     ),
     "node_sessions": Case(
-        session.node("n 1"), "GET", "/v1/session/node/n%201", needed=('session:read on node "n 1"',)
+        lambda: session.node("n 1"), "GET", "/v1/session/node/n%201", needed=('session:read on node "n 1"',)
     ),
 }
 
 OTHER_CASES = {
-    "agent_info": Case(agent.info(), "GET", "/v1/agent/self", needed=(f"agent:read on {OWN_NODE}",)),
-    "agent_checks": Case(agent.checks(), "GET", "/v1/agent/checks", needed=(f"node:read on {OWN_NODE}",)),
+    "agent_info": Case(agent.info, "GET", "/v1/agent/self", needed=(f"agent:read on {OWN_NODE}",)),
+    "agent_checks": Case(agent.checks, "GET", "/v1/agent/checks", needed=(f"node:read on {OWN_NODE}",)),
     "register_ttl": check_case(
-        agent.register_check(CheckSpec(name="c", id="c1", ttl=30, status="passing", notes="x")),
+        lambda: agent.register_check(CheckSpec(name="c", id="c1", ttl=30, status="passing", notes="x")),
         "register",
         body=b'{"ID":"c1","Name":"c","Notes":"x","Status":"passing","TTL":"30s"}',
     ),
     "register_http": check_case(
-        agent.register_check(
+        lambda: agent.register_check(
             CheckSpec(
                 name="c",
                 http="http://127.0.0.1/",
@@ -268,19 +282,23 @@ OTHER_CASES = {
         body=b'{"Name":"c","ServiceID":"web","HTTP":"http://127.0.0.1/","Interval":"10s","Timeout":"500ms",'
         b'"DeregisterCriticalServiceAfter":"90s"}',
     ),
-    "deregister_check": check_case(agent.deregister_check("service:web"), "deregister/service%3Aweb"),
-    "pass": check_case(agent.pass_check("c1"), "pass/c1"),
-    "warn": check_case(agent.warn_check("c1", note="hot & wet"), "warn/c1", params=(("note", "hot & wet"),)),
-    "fail": check_case(agent.fail_check("c1"), "fail/c1"),
+    "deregister_check": check_case(lambda: agent.deregister_check("service:web"), "deregister/service%3Aweb"),
+    "pass": check_case(lambda: agent.pass_check("c1"), "pass/c1"),
+    "warn": check_case(
+        lambda: agent.warn_check("c1", note="hot & wet"), "warn/c1", params=(("note", "hot & wet"),)
+    ),
+    "fail": check_case(lambda: agent.fail_check("c1"), "fail/c1"),
     "update": check_case(
-        agent.update_check("c1", "warning", output="é"),
+        lambda: agent.update_check("c1", "warning", output="é"),
         "update/c1",
         body=b'{"Status":"warning","Output":"\\u00e9"}',
     ),
-    "nodes": Case(catalog.nodes(), "GET", "/v1/catalog/nodes", needed=("node:read on the nodes",)),
-    "node": Case(catalog.node("n1"), "GET", "/v1/catalog/node/n1", needed=('node:read on node "n1"',)),
+    "nodes": Case(catalog.nodes, "GET", "/v1/catalog/nodes", needed=("node:read on the nodes",)),
+    "node": Case(
+        lambda: catalog.node("n1"), "GET", "/v1/catalog/node/n1", needed=('node:read on node "n1"',)
+    ),
     "register": Case(
-        catalog.register(Registration(node="n2", address="10.0.0.2")),
+        lambda: catalog.register(Registration(node="n2", address="10.0.0.2")),
         "PUT",
         "/v1/catalog/register",
         body=b'{"Node":"n2","Address":"10.0.0.2"}',
@@ -288,7 +306,7 @@ OTHER_CASES = {
         needed=('node:write on node "n2"',),
     ),
     "register_full": Case(
-        catalog.register(
+        lambda: catalog.register(
             Registration(
                 node="n2",
                 address="a",
@@ -309,19 +327,26 @@ OTHER_CASES = {
         needed=('node:write on node "n2"', 'service:write on "web"'),
     ),
     "deregister": Case(
-        catalog.deregister("n2", check_id="c1"),
+        lambda: catalog.deregister("n2", check_id="c1"),
         "PUT",
         "/v1/catalog/deregister",
         body=b'{"Node":"n2","CheckID":"c1"}',
         retry=Retry.IDEMPOTENT,
         needed=('node:write on node "n2"',),
     ),
-    "health_node": Case(health.node("n1"), "GET", "/v1/health/node/n1", needed=('node:read on node "n1"',)),
+    "health_node": Case(
+        lambda: health.node("n1"), "GET", "/v1/health/node/n1", needed=('node:read on node "n1"',)
+    ),
     "health_state": Case(
-        health.state("critical"), "GET", "/v1/health/state/critical", needed=("node:read on the nodes",)
+        lambda: health.state("critical"),
+        "GET",
+        "/v1/health/state/critical",
+        needed=("node:read on the nodes",),
     ),
     "query_create": Case(
-        query.create(PreparedQuery(service="web", name="q", session=SID, tags=["a"], only_passing=True)),
+        lambda: query.create(
+            PreparedQuery(service="web", name="q", session=SID, tags=["a"], only_passing=True)
+        ),
         "POST",
         "/v1/query",
         body=f'{{"Name":"q","Session":"{SID}",'.encode()
@@ -329,19 +354,19 @@ OTHER_CASES = {
         retry=Retry.NEVER,
         needed=('query:write on "q"',),
     ),
-    "query_get": Case(query.get(SID), "GET", f"/v1/query/{SID}", needed=("query:read on its name",)),
-    "query_list": Case(query.list_queries(), "GET", "/v1/query", needed=("query:read on their names",)),
+    "query_get": Case(lambda: query.get(SID), "GET", f"/v1/query/{SID}", needed=("query:read on its name",)),
+    "query_list": Case(query.list_queries, "GET", "/v1/query", needed=("query:read on their names",)),
     "query_delete": Case(
-        query.delete(SID),
+        lambda: query.delete(SID),
         "DELETE",
         f"/v1/query/{SID}",
         retry=Retry.IDEMPOTENT,
         needed=("query:write on its name",),
     ),
-    "leader": Case(status.leader(), "GET", "/v1/status/leader"),
-    "peers": Case(status.peers(), "GET", "/v1/status/peers"),
+    "leader": Case(status.leader, "GET", "/v1/status/leader"),
+    "peers": Case(status.peers, "GET", "/v1/status/peers"),
     "txn": Case(
-        kv.txn(TxnOp.get("k"), TxnOp.get_tree("p/")),
+        lambda: kv.txn(TxnOp.get("k"), TxnOp.get_tree("p/")),
         "PUT",
         "/v1/txn",
         body=b'[{"KV":{"Verb":"get","Key":"k"}},{"KV":{"Verb":"get-tree","Key":"p/"}}]',
@@ -354,7 +379,7 @@ CASES = {**KV_CASES, **SESSION_CASES, **OTHER_CASES}
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_request_is_exact(case: Case) -> None:
-    assert case.call.request == case.request()
+    assert case.call().request == case.request()
 
 
 OVERSIZED = b"x" * (512 * 1024 + 1)
@@ -436,7 +461,7 @@ def refusal(call: Call[Any], response: Response) -> ConsulCoordError | None:
 def test_any_reply_gives_a_value_or_an_error_of_this_package(
     case: Case, status: int, headers: dict[str, str], body: bytes
 ) -> None:
-    error = refusal(case.call, Response(status, headers, body))
+    error = refusal(case.call(), Response(status, headers, body))
     assert error is None or str(error)
 
 
@@ -469,5 +494,5 @@ def test_half_a_surrogate_pair_in_a_key_is_a_fault_of_the_reply(field: str, *, i
 )
 def test_hostile_bodies(case: Case, body: bytes) -> None:
     for code in (200, 404, 409, 500):
-        error = refusal(case.call, Response(code, {}, body))
+        error = refusal(case.call(), Response(code, {}, body))
         assert error is None or case.path in str(error)
