@@ -14,7 +14,7 @@ from consul_coord.errors import ConnectFailed, LockLost, NotHeld, TransportError
 from consul_coord.events import Failed, Overwritten
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, SessionSpec
-from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.client import SETTLING, ClientState
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import Grant, Handle, KeyWatch, watch_of
 from consul_coord.recipes.lock.keys import Keys, LockKind
@@ -145,6 +145,18 @@ def test_a_hold_that_was_released_at_once_costs_nothing() -> None:
     bench.attend()
     assert bench.watches == []
     assert bench.io.paths == ["/v1/session/create"]
+
+
+def test_so_does_one_that_was_granted_shortly_after_another() -> None:
+    bench = Bench(keys=())
+    bench.grant("k")
+
+    def grant_another() -> None:
+        bench.io.at(bench.io.time + 0.8 * SETTLING, bench.grant("k2").begin_release)
+
+    bench.io.at(bench.io.time + 0.6 * SETTLING, grant_another)
+    bench.attend()
+    assert bench.watches == ["watch k"]
 
 
 def test_the_key_is_watched_from_the_grant_on(bench: Bench) -> None:

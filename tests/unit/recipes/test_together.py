@@ -18,6 +18,7 @@ from consul_coord.recipes.watch.together import (
     AVOIDED,
     IN_VAIN,
     LONGEST_HELD,
+    LOOKS_PER_SECOND,
     ROUND,
     SHORTEST_QUERY,
     Together,
@@ -547,6 +548,15 @@ def test_a_folder_that_changes_all_the_time_costs_a_few_requests_a_second() -> N
     asked = Counter(path for at, path in io.queries if at >= 1030.0)
     assert max(asked.values()) <= 30 * 11
     assert len([at for at in io.looks if at >= 1030.0]) <= asked.total()
+
+
+@pytest.mark.usefixtures("more_than_asked")
+def test_so_does_one_with_more_holds_than_one_request_looks_at() -> None:
+    io, holds = Busy(takes=0.0), [Held(f"g/m/{number}") for number in range(5 * BATCH)]
+    for each in holds:
+        io.at(1060.0, each.over.set)
+    watched(io, *holds)
+    assert 0 < len([at for at in io.looks if at >= 1030.0]) <= 30 * LOOKS_PER_SECOND * 1.1
 
 
 @pytest.mark.usefixtures("more_than_asked")
