@@ -9,6 +9,7 @@ import pytest
 from consul_coord.errors import PermissionDenied
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.election import asking
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from tests.support.fake_io import FakeIO
@@ -105,3 +106,17 @@ def test_the_pause_that_a_leader_was_asked_for_outlasts_the_one_after_each_leade
 ) -> None:
     pauses = Scripted(FakeIO(), LEADS, REFUSED, aside=aside).pauses()
     assert pauses == pytest.approx([pause], abs=3 * TICK)
+
+
+def test_one_that_can_not_begin_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when no thread can be started: whoever waits for it would wait for ever."""
+    io = FakeIO()
+    candidacy = Scripted(io, REFUSED)
+
+    def spawn(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(io, "spawn", spawn)
+    with pytest.raises(RuntimeError):
+        io.run(asking.start(io, candidacy))
+    assert candidacy.is_over

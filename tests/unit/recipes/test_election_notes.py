@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from consul_coord import KVPair
+from consul_coord import KVPair, LossReason
 from consul_coord.errors import TransportError
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import notes
+from consul_coord.recipes.election.leadership import LeadershipView
 from consul_coord.recipes.election.term import Term
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, lost, ok, pairs, unreachable
+from tests.support.replies import SESSION, entry, lost, ok, pairs, txn_done, txn_failed, unreachable
 from tests.unit.recipes.test_heirs import leading
 
 KEY = "service/leader"
@@ -94,3 +95,44 @@ def test_the_note_of_a_term_that_got_no_answer_is_removed_with_the_leadership() 
     io.run_spawned("reaper")
     assert ("cas", "9") in io.requests[-1].params
     assert not io.steps
+
+
+def test_a_note_that_was_refused_is_written_by_the_next_that_is_proclaimed() -> None:
+    io = FakeIO()
+    core, handle = leading(io)
+    term, note = Term(core), entry(notes.term_key("k"), session=None, index=9)
+    io.expect(
+        "PUT", "/v1/txn", txn_failed((1, "Permission denied")), txn_done(*[entry("k", index=7)] * 2, note)
+    )
+    for _ in range(3):
+        io.run(term.note(io, handle.grant))
+    assert not io.steps
+
+
+def test_the_note_is_removed_as_it_was_written() -> None:
+    """Its transaction also answers for the key, by another index."""
+    io = FakeIO()
+    core, handle = leading(io)
+    term, note = Term(core), notes.term_key("k")
+    io.expect("PUT", "/v1/txn", txn_done(*[entry("k", index=7)] * 2, entry(note, session=None, index=9)))
+    io.run(term.note(io, handle.grant))
+    term.remove(handle.grant)
+    io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
+    io.run_spawned("reaper")
+    assert ("cas", "9") in io.requests[-1].params
+
+
+def test_who_asks_for_the_end_of_a_leadership_whose_lease_is_over_is_called_at_once() -> None:
+    """Perhaps nobody has looked at it since."""
+    io, told = FakeIO(), list[LossReason]()
+    core, handle = leading(io)
+
+    class View(LeadershipView):
+        _core, _hold = core, handle.grant
+
+        def _check_callbacks(self, **_: object) -> None:
+            """Take any."""
+
+    io.time = handle.grant.valid_until + 1.0
+    View().on_lost(told.append)
+    assert told == [LossReason.EXPIRED]

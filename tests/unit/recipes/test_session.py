@@ -982,3 +982,12 @@ def test_one_renewal_is_sent_once(bench: Bench) -> None:
     with pytest.raises(Exception, match="connection ended"):
         bench.io.run(sessions.renew(bench.io, bench.core.sessions, bench.kept, deadline=1010.0))
     assert len(bench.io.requests) == 2
+
+
+def test_after_a_list_that_was_answered_the_pauses_begin_anew(bench: Bench) -> None:
+    unanswered_create(bench, lost(CREATE))
+    bench.io.expect("GET", LIST, *[lost(LIST)] * 5, ok([]), lost(LIST), *[ok([])] * 3)
+    bench.io.run_spawned("reaper")
+    gaps = [later - at for at, later in pairwise(bench.io.sent_at[-10:])]
+    assert gaps[3] > 4 * gaps[0]
+    assert gaps[6] == pytest.approx(gaps[0])

@@ -230,6 +230,7 @@ def test_closing_releases_then_destroys(bench: Bench) -> None:
     sent = len(bench.io.requests)
     bench.close(kept)
     assert len(bench.io.requests) == sent
+    assert not bench.core.sessions.closed
 
 
 @pytest.mark.usefixtures("more_than_asked")

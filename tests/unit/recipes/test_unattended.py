@@ -12,7 +12,7 @@ from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.lock.unattended import UnattendedAttempt
 from tests.support.fake_io import FakeIO
-from tests.support.replies import refusal
+from tests.support.replies import SESSION, ok, refusal
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
@@ -57,3 +57,13 @@ def test_it_does_not_begin_once_the_client_refuses_calls(bench: Bench) -> None:
         bench.run()
     assert not bench.io.requests
     assert bench.client.calls.over.is_set()
+
+
+def test_it_goes_on_to_nothing_once_the_client_closes(bench: Bench) -> None:
+    """Though its session lives until closing has come to that."""
+    bench.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    bench.io.run(bench.client.sessions.shared.live(bench.io, deadline=bench.io.time + 10.0))
+    bench.client.closing.set()
+    with pytest.raises(ClientClosed):
+        bench.run()
+    assert len(bench.io.requests) == 1
