@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, AlreadyHeld
+from consul_coord.errors import AcquireTimeout, AlreadyHeld, PermissionDenied
 from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue, recipe
@@ -219,3 +219,28 @@ def test_a_release_takes_its_time_and_no_longer_whichever_answer_does_not_come(n
     assert io.time == pytest.approx(began + BUDGET)
     assert not io.steps
     assert client.reaper.pending, "the rest is done in the background"
+
+
+def test_a_dead_writer_that_somebody_else_has_removed_meanwhile_is_waited_for_no_more() -> None:
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN, DEAD))
+    io.expect("PUT", TXN, txn_failed((0, f"key {DEAD['Key']!r} doesn't exist")))
+    io.expect("PUT", TXN, txn_done(OWN))
+    handle = io.run(recipe.acquire(io, client, readers, timeout=30.0))
+    assert handle.grant.is_held(io.now())
+    assert not io.steps
+
+
+def test_who_may_not_remove_a_dead_writer_is_told_so() -> None:
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_done(OWN, OWN, DEAD))
+    io.expect("PUT", TXN, txn_failed((0, "Permission denied")), txn_done())
+    with pytest.raises(PermissionDenied, match="key:write"):
+        io.run(recipe.acquire(io, client, readers, timeout=30.0))
+    assert not io.steps
