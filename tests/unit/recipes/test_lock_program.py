@@ -466,6 +466,8 @@ def test_a_try_without_an_answer_is_looked_for_after_a_later_one_has_brought_the
     io.expect("PUT", TXN, txn_done(OWN, free, OWN), txn_done(OWN, entry("k", index=12)))
     lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
     handle = io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    begin = [request.begins is not None for request in io.requests if request.path == TXN]
+    assert begin == [True, False, False], "since the first one there is something to be lost"
     io.expect("PUT", TXN, txn_done(entry("k", index=12), entry("k", session=None, index=13)))
     assert io.run(release(io, core.holds, handle.grant)) is ReleaseOutcome.RELEASED
     late = entry("k", index=20)
