@@ -191,6 +191,20 @@ class TestJoining:
         assert bench.verbs() == [["lock", "get-tree"], [op["Verb"] for op in bench.txns()[-1]]]
         assert not bench.io.steps
 
+    def test_it_waits_for_what_has_changed_since_its_join_also_in_an_earlier_place(
+        self, bench: Bench
+    ) -> None:
+        """From an earlier index the first query would be answered at once."""
+        bench.makes(US)
+        own, other = contender(US, at=10, created=8), contender(THEM, at=5, held=True)
+        listed = in_order([own, other, record(THEM, at=6)])
+        bench.io.expect("PUT", "/v1/txn", txn_done(own, *listed))
+        bench.lists(own, record(at=30))
+        bench.takes(born=8)
+        bench.acquire()
+        (query,) = [request for request in bench.io.requests if request.hold_open]
+        assert dict(query.params)["index"] == "10"
+
     def test_another_limit_is_a_conflict_and_the_contender_goes(self, bench: Bench) -> None:
         bench.makes(US)
         bench.joins(record(at=5, limit=2), contender(US, at=10))
