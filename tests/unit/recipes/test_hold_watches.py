@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, Sessi
 from consul_coord.recipes.client import SETTLING, ClientState
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import Grant, Handle, KeyWatch, watch_of
+from consul_coord.recipes.hold.holds import SWEEP
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.watch import engine
 from tests.support.fake_io import FakeIO
@@ -157,6 +159,20 @@ def test_so_does_one_that_was_granted_shortly_after_another() -> None:
     bench.io.at(bench.io.time + 0.6 * SETTLING, grant_another)
     bench.attend()
     assert bench.watches == ["watch k"]
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_holds_are_swept_now_and_then_however_many_are_granted(
+    monkeypatch: pytest.MonkeyPatch, often: bool
+) -> None:
+    bench, swept = Bench(keys=()), list[float]()
+    monkeypatch.setattr(bench.core.register, "sweep", lambda: swept.append(bench.io.time))
+    began = bench.io.time
+    bench.grant("k")
+    for number in range(1, 100 if often else 1):
+        bench.io.at(began + number / 10, partial(bench.grant, f"k{number}"))
+    bench.attend(10.0)
+    assert 10.0 / SWEEP - 2 <= len(swept) <= 10.0 / SWEEP
 
 
 def test_the_key_is_watched_from_the_grant_on(bench: Bench) -> None:

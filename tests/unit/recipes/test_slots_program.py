@@ -191,9 +191,7 @@ class TestJoining:
         assert bench.verbs() == [["lock", "get-tree"], [op["Verb"] for op in bench.txns()[-1]]]
         assert not bench.io.steps
 
-    def test_it_waits_for_what_has_changed_since_its_join_also_in_an_earlier_place(
-        self, bench: Bench
-    ) -> None:
+    def test_it_waits_for_what_changes_after_its_join_also_in_an_earlier_place(self, bench: Bench) -> None:
         """From an earlier index the first query would be answered at once."""
         bench.makes(US)
         own, other = contender(US, at=10, created=8), contender(THEM, at=5, held=True)
