@@ -25,7 +25,7 @@ from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 from consul_coord.recipes.watch.batch import read_together
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, ok, pairs, refusal, txn_done, txn_failed
+from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, refusal, txn_done, txn_failed
 from tests.unit.recipes.test_heirs import leading
 
 if TYPE_CHECKING:
@@ -248,3 +248,20 @@ def test_a_key_is_given_back_at_once_after_max_hold_if_its_holder_has_left_befor
     assert handle.grant.reason is LossReason.MAX_HOLD
     assert len(core.holds.limits) == 0
     assert core.reaper.owes_unlocks(SESSION)
+
+
+# -- what a lost reply had granted, and has gone again
+
+
+def test_a_key_that_is_ours_no_more_as_it_is_adopted_is_taken_in_its_turn(bench: Bench) -> None:
+    """Its unlock came late, or an operator's: until then the key looked as if it had been granted."""
+    free, own = entry("k", session=None, index=6), entry(queue.directory("k") + SESSION, index=10)
+    bench.makes(SESSION)
+    for answer in (lost(), txn_done(own, entry("k", index=12), own)):
+        bench.io.expect("GET", KEY, pairs(free))
+        bench.io.expect("PUT", TXN, answer)
+    bench.io.expect("PUT", TXN, txn_failed((0, "failed session check for key")))
+    bench.io.expect("PUT", TXN, txn_done(free | {"ModifyIndex": 20}, own))
+    bench.io.expect("PUT", TXN, txn_done(own, entry("k", index=22)))
+    assert bench.acquire(LOCK).fence == 22
+    assert not bench.io.steps
