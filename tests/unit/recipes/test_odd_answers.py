@@ -19,6 +19,8 @@ from consul_coord.recipes.lock import lock as locks
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
+from consul_coord.recipes.once import once
+from consul_coord.recipes.once.record import Ask
 from consul_coord.recipes.rwlock import lock as rwlocks
 from consul_coord.recipes.rwlock.queue import base_of, marked
 from consul_coord.recipes.semaphore.plan import SemaphorePlan
@@ -90,7 +92,18 @@ def who_leads(bench: Bench) -> object:
     return bench.io.run(leader(bench.io, bench.core, "k"))
 
 
-@pytest.mark.parametrize("what", [a_lock, a_semaphore, a_read_write_lock, many_keys, who_leads])
+def a_job(bench: Bench) -> object:
+    bench.io.expect("PUT", TXN, NEW)
+    return begun(bench)
+
+
+def begun(bench: Bench) -> object:
+    job = once.OnceObject("job", value=None, session=None)
+    asked = Ask(job="job", slot="2027-01-15T10:00:00Z", now=1_800_014_400.0, period=3600)
+    return bench.io.run(once.begin(bench.io, bench.core, job, asked, timeout=10.0))
+
+
+@pytest.mark.parametrize("what", [a_lock, a_semaphore, a_read_write_lock, a_job, many_keys, who_leads])
 def test_an_unknown_refusal_comes_to_the_caller(bench: Bench, what: Callable[[Bench], object]) -> None:
     with pytest.raises(TxnFailed, match="from some release on"):
         what(bench)
