@@ -73,6 +73,7 @@ from consul_coord.recipes.session import keeping as session
 from consul_coord.recipes.session.keeping import Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
+from consul_coord.recipes.watch import shared_queries
 from consul_coord.recipes.watch.engine import Watches
 from consul_coord.recipes.watch.follow import Follower
 from consul_coord.recipes.watch.together import Together
@@ -174,6 +175,17 @@ def _beside_an_old_leader(seed: int) -> Plan:
 def _handing_over(seed: int) -> Plan:
     """Return a run whose users hand the sessions of their locks over."""
     return replace(draw_mixed(seed), keys=("jobs/a",), several=False, keeping=True)
+
+
+def _closing(seed: int) -> Plan:
+    """Return a run in which clients are closed amid their users' calls."""
+    return replace(draw_mixed(seed), fates={}, chaos={"close": 3.0})
+
+
+def _strangers_alone(seed: int) -> Plan:
+    """Return a run with groups that only strangers are members of."""
+    plans = map(draw, count(500 * seed))
+    return next(plan for plan in plans if plan.strangers and not (plan.sharing or plan.guests))
 
 
 def _closing_in_silence(seed: int) -> Plan:
@@ -2306,5 +2318,34 @@ MUTATIONS = (
         breaks="nothing left",
         within=200,
         drawn=_handing_over,
+    ),
+    Mutation(
+        "a group is looked at where an old leader may answer",
+        Together,
+        "_look_into",
+        "options=CONSISTENT",
+        "options=None",
+        breaks="sight",
+        within=50,
+        drawn=_strangers_alone,
+    ),
+    Mutation(
+        "two who wait for one key have a query each",
+        shared_queries._Query,
+        "serves",
+        "other.due + ABOUT_THEN",
+        "other.due - ABOUT_THEN",
+        breaks="rest",
+        within=100,
+    ),
+    Mutation(
+        "a closing that goes on gives back once more what it has given back",
+        coordinator,
+        "give_back",
+        "holds.given_back(hold)",
+        "pass",
+        breaks="told",
+        within=200,
+        drawn=_closing,
     ),
 )

@@ -162,7 +162,7 @@ class CallRules:
                 self.convict(f"{process.name} says that it has no contact, and is answered")
             elif not ready and not core.standing:
                 self.convict(f"{process.name} says that it is not ready, and is answered")
-        unheard = min(process.clock.now() - judge.promises.heard_at(process), judge.now - since)
+        unheard = min(process.clock.now() - judge.promises.any_heard_at(process), judge.now - since)
         if unheard > SILENT_AFTER * judge.stretch and (connected or ready):
             self.convict(
                 f"{process.name} says that it has contact, and has heard nothing for {unheard:.1f} s"

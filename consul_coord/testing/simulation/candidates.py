@@ -259,7 +259,7 @@ class CandidateUser(Holder):
     async def calm_rounds(self, io: SimIO) -> None:
         """Stand until elected, all being well."""
         led = await self._stand(io, self._lead_briefly)
-        if not led:
+        if not (led or self.process.core.closing.is_set()):
             self.judge.convict(
                 "progress", f"{self.process.name} did not get to lead {self.key}, all being well"
             )

@@ -192,8 +192,7 @@ class Chaos:
             self._world.start(process, partial(self._leave, process, timeout), "close")
 
     async def _leave(self, process: Process, timeout: float, io: SimIO) -> None:
-        await process.leave(io, timeout=timeout)
-        self._world.judge.record(process.name, "died")
+        await process.close_twice(io, partial(process.leave, timeout=timeout))
         self._later(0.0, 5.0, lambda: None if self._over else self._world.add_process())
         self._world.scheduler.after(_GONE, partial(self._be_gone, process))
 

@@ -24,6 +24,7 @@ from consul_coord.server.service import Service
 from consul_coord.server.sessions import SessionDraft
 from consul_coord.server.state import ConsulState
 from consul_coord.server.wire import Blocked
+from consul_coord.testing.simulation.dice import Dice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from consul_coord.server.acl import Rule
     from consul_coord.server.records import SessionRecord
     from consul_coord.server.wire import Reply, Request
-    from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.scheduler import Event, Scheduler
 
@@ -60,6 +60,7 @@ class Cluster:
         self._waiting: dict[int, Receiver] = {}
         self._timer: Event | None = None
         self._snapshot: bytes | None = None
+        self._of_two, self._behind = Dice(plan.seed, "which leader answers"), plan.behind
         self.refuses = False
         """Whether there were ever rules of permission."""
 
@@ -73,7 +74,7 @@ class Cluster:
         if self.down:
             receive(None)
             return _nothing
-        if self.state.follower is not None and _may_be_old(request):
+        if self.state.follower is not None and _may_be_old(request) and self._of_two.chance(self._behind):
             request = replace(request, query=f"{request.query}&stale".removeprefix("&"))
         outcome = self.service.handle(request, self._scheduler.now)
         if not isinstance(outcome, Blocked):

@@ -197,7 +197,7 @@ class Holder:
         async def let_go(also: IO) -> ReleaseOutcome:
             return await (release_twice(self.process, io, hold) if twice else release(also, holds, hold))
 
-        outcome = await self.call(io, let_go, what=what, within=RELEASED_WITHIN)
+        outcome = await self.call(io, let_go, what=what, within=RELEASED_WITHIN, gives_back=True)
         self.judge.check_goes_on(self.process, what, since=began)
         if outcome in {RELEASED, ReleaseOutcome.UNKNOWN}:
             self.judge.news.expect(self.process, "released", hold.key, hold.fence, outcome)
@@ -296,16 +296,24 @@ class Holder:
 
     async def _longest_value(self, io: SimIO, hold: Grant) -> int:
         """Return the bytes of the longest value that a hold may have, after trying a longer one."""
-        sent = io.task.sent
-        try:
-            await self.process.call(io.task, partial(self.put, hold=hold, value=TOO_LARGE))
-        except ValueTooLarge as error:
-            return longest_by(error)
-        except ConsulCoordError:
-            return 0  # it is lost, or could not be made sure of
-        if io.task.sent > sent:
-            self.judge.convict("answers", f"{hold.key} takes {len(TOO_LARGE)} bytes of {self.process.name}")
-        return 0  # a candidate that stands no more says nothing
+        most = 0
+        for too_large in (TOO_LARGE, None):
+            sent, value = io.task.sent, b"x" * (most + 1) if too_large is None else too_large
+            try:
+                await self.process.call(io.task, partial(self.put, hold=hold, value=value))
+            except ValueTooLarge as error:
+                most = longest_by(error)
+                if not 0 < most < len(value):
+                    text = f"{hold.key} does not take {len(value)} bytes of {self.process.name}: {error}"
+                    self.judge.convict("answers", text)
+            except ConsulCoordError:
+                return 0  # it is lost, or could not be made sure of
+            else:
+                if io.task.sent > sent:
+                    text = f"{hold.key} takes {len(value)} bytes of {self.process.name}"
+                    self.judge.convict("answers", text)
+                return 0  # a candidate that stands no more says nothing
+        return most
 
     async def ensure(self, io: IO, hold: Grant, seconds: float) -> None:
         """Make sure of some of the lease."""
@@ -337,15 +345,17 @@ class Holder:
         claim: Claim | None = None,
         most: float = math.inf,
         reads: bool = False,
+        gives_back: bool = False,
     ) -> object:
         """Do something with a hold, and return what came of it: FAILED if it is lost, or the agent unable.
 
         ``what`` it is, and the seconds ``within`` which it has to end. ``claim``: the hold that it needs.
         ``most``: the requests that it takes, where nothing goes wrong. ``reads``: it changes nothing.
+        ``gives_back``: it gives the hold back.
         """
         promises, began, before = self.judge.promises, self.judge.now, io.task.sent
         started = io.now()
-        pending = promises.called(self.process, what, within)
+        pending = promises.called(self.process, what, within, gives_back=gives_back)
         io.task.wants_present = reads or claim is not None
         try:
             found = await self.process.call(io.task, program, closing=True)
@@ -430,7 +440,9 @@ class User(Holder, ABC):
             for _ in range(2):  # a semaphore may have another limit by now, which is told once
                 handle = handle or await self._acquire(io, of, self.object_for(of, alone=False), timeout=None)
             if handle is None:
-                self.judge.convict("progress", f"{self.process.name} could not take {of}, all being well")
+                if not self.process.core.closing.is_set():
+                    text = f"{self.process.name} could not take {of}, all being well"
+                    self.judge.convict("progress", text)
                 return
             hold = handle.grant
             claim = self._claim(hold, of)

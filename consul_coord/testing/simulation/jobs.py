@@ -292,7 +292,7 @@ class JobUser(Holder):
         for _ in range(2):  # a first run may have had its turn before the last fault was noticed
             if rules.slot <= before:
                 await self._try(io, wall, timeout=None)
-        if rules.slot <= before:
+        if rules.slot <= before and not self.process.core.closing.is_set():
             self.judge.convict("progress", f"{self.process.name} could not have a slot of {self.key} done")
 
     async def _forget(self, io: SimIO) -> None:

@@ -243,7 +243,7 @@ class Guest(Joiner):
             if await self._join(io, name, timeout=None):
                 await self._leave(io)
                 self._close_eyes()
-            else:
+            elif not self.process.core.closing.is_set():
                 text = f"{self.process.name} could not join as {name}, all being well"
                 self.judge.convict("progress", text)
 

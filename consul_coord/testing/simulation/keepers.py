@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from consul_coord.errors import (
@@ -40,9 +40,14 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
+    from consul_coord.testing.simulation.program import SimTask
 
 HANDS_OVER = 0.4
 """Of so many holds the session is handed over, not released."""
+BESIDE = 0.001
+"""Seconds after the beginning of a release within which that task begins."""
+CLOSES_BESIDE = 0.5
+"""So often another task closes the session while a hold is released."""
 TAKES_OVER = 0.7
 """So often a user takes over a session that waits for one."""
 
@@ -157,7 +162,10 @@ class KeepingUser(LockUser):
         # What it still holds is released first.
         held = [*self.process.core.holds.all(), *self.process.core.holds.releasing()]
         moves = 1 + any(hold.kept is kept for hold in held)
-        call = self.judge.promises.called(self.process, "closes its session", moves * RELEASED_WITHIN)
+        # To hand it over waits for a clean-up that is under way.
+        call = self.judge.promises.called(
+            self.process, "closes its session", moves * RELEASED_WITHIN, gives_back=not kept.exported
+        )
         if not kept.exported:
             self.judge.sessions.closes(self.process, kept.id)
         try:
@@ -169,11 +177,21 @@ class KeepingUser(LockUser):
             if not kept.exported:
                 self.judge.sessions.closes(self.process, kept.id)
 
+    async def _close_beside(self, kept: KeptSession, io: SimIO) -> None:
+        """Close a session while another task releases its hold."""
+        await io.sleep(self._keeps.uniform(0.0, BESIDE))
+        await self._close(io, kept)
+
     async def give_back(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Release a hold, or hand it over with its session."""
         kept = self._kept
         if kept is None or hold.ended or self.healed() or not self._keeps.chance(HANDS_OVER):
+            other: SimTask | None = None
+            if kept is not None and self._keeps.chance(CLOSES_BESIDE):
+                other = self.process.spawn(partial(self._close_beside, kept), name="closes a session")
             await super().give_back(io, hold, claim)
+            if other is not None:
+                await io.wait(other.done)
             return
         for one in claim.whole:
             one.left = one.exported = True

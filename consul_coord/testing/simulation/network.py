@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
 from consul_coord.errors import BrokenReply, ConnectFailed
+from consul_coord.http.blocking import JITTER
 from consul_coord.http.messages import Response
 from consul_coord.server import wire
 from consul_coord.testing.simulation.diary import ODD
@@ -48,6 +49,8 @@ FADED = 2.5
 _LATENCY = 0.002
 """Seconds one way, on average, when nothing is wrong."""
 _LONGEST_LATENCY = 0.02
+_HOW = frozenset({"wait", "consistent"})
+"""The parameters of a blocking query that do not say what it is for."""
 _OK = 200
 _LATENESS = (0.3, 1.5, 6.0, math.inf)
 """A request that is late is so by up to one of these many seconds, as far as it may be."""
@@ -214,6 +217,14 @@ class Link:
         """Whether nothing ever will again."""
         self.parked: dict[Exchange, None] = {}
         """The blocking queries that are under way."""
+        self._asked: dict[tuple[Any, ...], Exchange] = {}
+        """The last one for each thing, from each index."""
+
+    def asked(self, query: Exchange) -> Exchange | None:
+        """Return the last query for the same, if it is under way; the next time that is this one."""
+        before = self._asked.get(query.asks_for)
+        self._asked[query.asks_for] = query
+        return before if before in self.parked else None
 
     def fade(self) -> None:
         """Let nothing pass for longer than a lease lasts, perhaps."""
@@ -266,6 +277,7 @@ class Exchange:
         self.began_at = self._network.scheduler.now
         network, course, agent = self._network, self._course, self._agent
         if self._request.hold_open:
+            network.judge.promises.asks(self.link.who, self, beside=self.link.asked(self))
             self.link.parked[self] = None
         if agent is not None:
             agent.exchanges[self] = None
@@ -303,6 +315,21 @@ class Exchange:
     def path(self) -> str:
         """The path of the request."""
         return self._request.path
+
+    @property
+    def asks_for(self) -> tuple[Any, ...]:
+        """What a blocking query is for, and from which index."""
+        return (self._request.path, *(one for one in self._request.params if one[0] not in _HOW))
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether it asks for a consistent answer."""
+        return any(name == "consistent" for name, _ in self._request.params)
+
+    @property
+    def due_at(self) -> float:
+        """When a blocking query is answered at the latest, as its sender knows."""
+        return self.began_at + self._request.hold_open * (1 + JITTER)
 
     def break_off(self) -> None:
         """Break the connection: whether the request is applied is not known."""

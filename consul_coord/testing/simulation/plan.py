@@ -169,6 +169,8 @@ class Plan:
     """The number of the request that one fault is aimed at, and the fault: a fate, or one of the others."""
     amid: float = 0.0
     """Of so many requests that write something each meets an operator's act on its way."""
+    behind: float = 1.0
+    """The part of the readings that allow it which an old leader answers, while there is one."""
     own_ttl: float = 1.0
     """The part of the clients' TTL that sessions have which some locks and candidates have for themselves."""
     several: bool = False
@@ -285,6 +287,7 @@ class Plan:
             f"faults for {self.chaos_seconds:.0f} s: {fates or 'none'}",
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
             f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}; acts amid: {self.amid:.0%}",
+            *([f"of two leaders the old one answers {self.behind:.0%}"] if self.behind < 1.0 else ()),
             *([f"{self.callers} users of plain calls each"] if self.callers else ()),
             *([f"{self.crowd} watches each"] if self.crowd else ()),
             *([f"the agent takes {self.connections} connections"] if self.connections else ()),

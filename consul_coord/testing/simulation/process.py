@@ -22,6 +22,7 @@ from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.client import ClientState
 from consul_coord.testing.simulation.clock import LocalClock
 from consul_coord.testing.simulation.connections import SimEngine
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.driver import SimHost, SimIO, Way
 from consul_coord.testing.simulation.network import Link
 from consul_coord.testing.simulation.program import SimTask
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from consul_coord.events import Event as Happening
     from consul_coord.io import IO
     from consul_coord.recipes.cleanup.tasks import CleanupTask
-    from consul_coord.testing.simulation.dice import Dice
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.network import Network
     from consul_coord.testing.simulation.plan import Plan
@@ -46,6 +46,10 @@ _WAKING = 0.0002
 """Seconds, at most, until a program goes on that could."""
 STOPPING = 0.2
 """Seconds that what is under way at a closing takes to end."""
+STRUCK_SHARE = 0.4
+"""The part of the closings that a Ctrl-C cuts short, if they are not over by then."""
+STRUCK_WITHIN = (0.01, 0.05, 1.0)
+"""Seconds within which it strikes."""
 _TIMER_SLACK = 0.002
 """Seconds, at most, that a timer goes off late."""
 
@@ -140,6 +144,10 @@ class Process:
         while wait < math.inf:
             await io.sleep(wait)
             wait = engine.sweep()
+
+    def has_holds(self) -> bool:
+        """Return whether its client holds anything."""
+        return any(True for _ in self.core.holds.all())
 
     @property
     def connections(self) -> int:
@@ -252,9 +260,10 @@ class Process:
             self.core.calls.left()
 
     async def close(self, io: SimIO, *, timeout: float = 5.0) -> None:
-        """Close the client, as its user does."""
+        """Close the client, as its user does; again, it goes on."""
         if self.core.begin_close():
-            await coordinator.close(io, self.core, deadline=io.now() + timeout)
+            self.judge.record(self.name, "died")  # its holds are over
+        await coordinator.close(io, self.core, deadline=io.now() + timeout)
 
     def stop_background(self) -> None:
         """End what is still under way, as the drivers do when a client closes."""
@@ -268,14 +277,36 @@ class Process:
         if self.engine is not None:
             self.engine.close()
 
+    async def close_twice(self, io: SimIO, close: Callable[[SimIO], Coroutine[Any, Any, object]]) -> None:
+        """Close the client, and go on if a Ctrl-C has cut that short, which it does now and then."""
+
+        def strike() -> None:
+            self.struck_at = self._scheduler.now
+            io.task.strike()
+
+        dice = Dice(self.seed, f"{self.name} is struck as it closes")
+        call_off = _nothing
+        if dice.chance(STRUCK_SHARE):
+            call_off = self.alarm(io.now() + dice.uniform(0.0, dice.choice(STRUCK_WITHIN)), strike)
+        try:
+            await close(io)
+        except KeyboardInterrupt:
+            self.judge.see("close interrupted by Ctrl-C")
+            await close(io)
+        finally:
+            call_off()
+
     async def leave(self, io: SimIO, *, timeout: float) -> None:
         """Close the client in all steps, amid its users' calls."""
         began = io.now()
         for step, close in (("closes", self.close), ("closes at last", self.close_late)):
             left = max(0.0, began + timeout - io.now())
-            call = self.judge.promises.called(self, f"{step}, within {left:.2f} s", left)
-            await close(io, timeout=left)
-            self.judge.promises.ended(call)
+            what = f"{step}, within {left:.2f} s"
+            call = self.judge.promises.called(self, what, left, gives_back=True)
+            try:
+                await close(io, timeout=left)
+            finally:
+                self.judge.promises.ended(call)
             for task in list(self._tasks):
                 if task is not io.task:
                     task.cancel()
@@ -338,3 +369,7 @@ class _Alarm:
             self.set(self._when + slept)
         else:
             self._action()
+
+
+def _nothing() -> None:
+    return None

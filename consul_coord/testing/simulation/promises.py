@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.judge import Judge
+    from consul_coord.testing.simulation.network import Exchange
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.program import SimTask
@@ -97,6 +98,8 @@ MOST_SLOTS, AHEAD = 3, 3
 the next call, or were of one that was cut short."""
 RELEASED_WITHIN = 8.0
 """Seconds after which a release without an answer is left to the background."""
+KEY_AND_INDEX = 2
+"""What a blocking query for one key names."""
 NOTHING = object()
 """The news before the first one."""
 _KEEPING = frozenset({"renew", "destroy"})
@@ -155,6 +158,8 @@ class PendingCall:
     """The task that waits for it."""
     limit: float = math.inf
     """The true time at which its time is over, whether it is cancelled or not."""
+    gives_back: bool = False
+    """Whether it does nothing but give back, which nothing cuts short: its limit is for that."""
     cancelled: bool = False
 
     def cancel(self) -> None:
@@ -264,6 +269,8 @@ class Promises:
         self._calls: dict[PendingCall, None] = {}
         self._heard_at: dict[str, float] = {}
         """When each process was answered last, by its clock."""
+        self._any_heard_at: dict[str, float] = {}
+        """The same, also by an agent that knows of no servers."""
         self._forgiven = 0
         """Up to which index holds were granted before time went back."""
 
@@ -312,6 +319,21 @@ class Promises:
             text = f"{process.name} sends {len(times)} requests in {PACE:g} s, the last of them {shape}"
             self._judge.convict("pace", text)
 
+    def asks(self, who: str, query: Exchange, *, beside: Exchange | None) -> None:
+        """Judge that a client begins a blocking query, where another one for the same is under way.
+
+        One for a key serves all who wait for that, so a candidate with ``on_change`` needs no other one.
+        """
+        process = self._judge.process(who)
+        if beside is None or process is None or process.foreign or not self._is_quiet:
+            return
+        if len(query.asks_for) > KEY_AND_INDEX:
+            return  # of a tree
+        is_due = query.began_at < beside.due_at <= query.due_at
+        if is_due and beside.is_consistent >= query.is_consistent and query.began_at > beside.began_at:
+            text = f"{who} asks twice at once for {query}, and the first answer is due as early"
+            self._judge.convict("rest", text)
+
     def heard(
         self, process: Process, shape: Shape, sent_at: float, response: Response, *, waited: bool
     ) -> None:
@@ -327,6 +349,7 @@ class Promises:
             self._counted[process.name, "wakeups"] += waited and response.status in _ANSWERS
             if not shape.about.startswith(OF_THE_AGENT):
                 self.answered(process)
+            self._any_heard_at[process.name] = process.clock.now()
         for sighting in self._sightings:
             if sighting.process is process:
                 sighting.hear(shape, self._judge.now)
@@ -356,6 +379,10 @@ class Promises:
         """Return when a process was answered last, by its clock."""
         return self._heard_at.get(process.name, -math.inf)
 
+    def any_heard_at(self, process: Process) -> float:
+        """Return the same, also by an agent that knows of no servers: a user may ask that."""
+        return max(self.heard_at(process), self._any_heard_at.get(process.name, -math.inf))
+
     def waited(self, process: Process, shape: Shape, *, since: float) -> None:
         """Judge for how long a client has waited for a reply, whether that came or not."""
         seconds = process.clock.now() - since
@@ -366,8 +393,9 @@ class Promises:
 
     def may_wait(self, process: Process, task: SimTask, what: str, *, until: float | None) -> None:
         """Judge until when a task is ready to wait, by its process's clock; None for as long as it takes."""
-        limit = min((one.limit for one in self._calls if one.task is task), default=math.inf)
-        if math.isinf(limit) or process.foreign or task.shields:
+        calls = (one for one in self._calls if one.task is task and (one.gives_back or not task.shields))
+        limit = min((one.limit for one in calls), default=math.inf)
+        if math.isinf(limit) or process.foreign:
             return
         ends = math.inf if until is None else process.clock.true(until)
         if ends > max(limit, self._judge.now) + ENDED_WITHIN:
@@ -533,10 +561,12 @@ class Promises:
 
     # -- calls
 
-    def called(self, process: Process, what: str, timeout: float | None) -> PendingCall:
-        """Take note of a call that has to end in time."""
+    def called(
+        self, process: Process, what: str, timeout: float | None, *, gives_back: bool = False
+    ) -> PendingCall:
+        """Take note of a call that has to end in time; ``gives_back``: it does nothing but that."""
         call = self.due(process, what, timeout)
-        call.task, call.limit = process.running, call.deadline
+        call.task, call.limit, call.gives_back = process.running, call.deadline, gives_back
         return call
 
     def due(self, process: Process, what: str, timeout: float | None) -> PendingCall:

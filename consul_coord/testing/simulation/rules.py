@@ -206,7 +206,7 @@ class Rules(ABC):
         hold = claim.reference()
         # What an operator has ended since may be told late; whether that is so is judged as any loss is.
         lost = hold is not None and hold.reason not in {None, LossReason.EXPIRED}
-        if not claim.believed() and not lost:
+        if not (claim.believed() or lost or claim.left):
             judge.convict("granted", f"{claim} was over before it began")
         self.claims.append(claim)
         self.check_fence(claim)

@@ -54,6 +54,8 @@ MOST_FAILED = 45
 """Tries of one thing in so many seconds, all of which failed. A lease has time for half as many."""
 MOST_RENEWED = 36
 """Likewise, of one session's renewals: one program makes them, and its pauses leave time for no more."""
+UNLOCKED_WITHIN = 10.0
+"""Seconds after a failure within which a release may not have been answered: it is tried once more then."""
 GONE_WITHIN = 3.0
 """Seconds after which a session that was closed is gone, once requests are answered."""
 LOOK = 0.2
@@ -218,7 +220,8 @@ class SessionRules:
 
     def _check_destroyed(self, process: Process, session: str) -> None:
         judge = self._judge
-        if judge.promises.contact(process.name).failures or process.core.holds.limits or process.slept:
+        is_troubled = judge.promises.troubled(process.name) > judge.now - UNLOCKED_WITHIN
+        if is_troubled or process.core.holds.limits or process.slept:
             return
         for key, rules in judge.keys.items():
             if judge.cluster.holder(key) == session and rules.is_known_to(session):

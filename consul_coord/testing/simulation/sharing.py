@@ -360,7 +360,7 @@ class MemberUser(Joiner):
         await io.sleep(self.rng.uniform(0.0, CALM_JOIN))
         if await self._join_as(io, timeout=None):
             await self._share(io, until=io.now() + CALM_STAY)
-        else:
+        elif not self.process.core.closing.is_set():
             self.judge.convict("progress", f"{self.process.name} could not join, all being well")
 
     async def _join_as(self, io: SimIO, *, timeout: float | None) -> bool:
@@ -501,7 +501,8 @@ class Office:
         judge.see("partition acquired")
         if judge.sharing is not None:
             judge.sharing.moved(process, partition, comes=True)
-        claim = judge.granted(process, hold, of=hold.key, actor=user.actor)
+        # One that is still busy with the end of its last hold may be told of this one when that is over, too.
+        claim = judge.granted(process, hold, of=hold.key, actor=user.actor, left=hold.released)
         process.core.holds.on_lost(hold, lambda _: judge.told(claim))
         self._owned[partition] = hold, claim
         failures, failed_at = self._failures.pop(partition, (0, -math.inf))
@@ -530,7 +531,7 @@ class Office:
             judge.convict("sharing", f"{process.name} heard that it owns {partition} no more, and never did")
             return None
         judge.see("partition lost" if hold.ended else "partition handed over")
-        if hold.released and not process.awake_since:
+        if hold.released and not (process.awake_since or claim.left):
             judge.convict("sharing", f"{process.name} gave {partition} away, and told its owner afterwards")
         if not hold.ended:
             judge.write(claim)

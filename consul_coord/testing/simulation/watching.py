@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 StateKind: TypeAlias = Literal["key", "tree", "session"]
 LONGEST = 8.0
 """Seconds for which a watch lasts, at most."""
+VERY_LONG, LONG_SHARE = 40.0, 0.3
+"""The same of some watches, which end when all is healed, and how many they are: nothing else than news shows
+them what they have missed."""
 ASKS_SHARE = 0.3
 """After so many of the news a watcher asks, besides."""
 CALM_WATCH = 4.0
@@ -70,7 +73,8 @@ class Watcher(Holder):
     async def run(self, io: SimIO) -> None:
         """Watch now and then, until the world is healed."""
         while not self.healed():
-            await self._watch(io, self.rng.uniform(0.0, LONGEST))
+            longest = VERY_LONG if self.more.chance(LONG_SHARE) else LONGEST
+            await self._watch(io, self.rng.uniform(0.0, longest))
             await io.sleep(self.rng.uniform(0.0, 2.0))
 
     async def calm_rounds(self, io: SimIO) -> None:
@@ -90,7 +94,7 @@ class Watcher(Holder):
         follower, before = self.follower(), None
         follower.bound = process.core.watches
         sighting = promises.follows(process, f"watch of {self.of}", self.truth)
-        call_off = process.alarm(io.now() + seconds, stop)
+        call_off = self._in_time(stop, seconds)
         try:
             while not over.is_set():
                 calls[:] = [promises.called(process, what, None)]
@@ -117,6 +121,27 @@ class Watcher(Holder):
         finally:
             call_off()
             promises.follows_no_more(sighting)
+
+    def _in_time(self, stop: Callable[[], object], seconds: float) -> Callable[[], None]:
+        """Have a watch stopped after so long, or when all is healed if that is very long.
+
+        Returns how to call that off.
+        """
+        call_off: Callable[[], None]
+
+        def wait(left: float) -> None:
+            nonlocal call_off
+            part = min(left, LONGEST)
+            call_off = self.process.alarm(
+                self.process.clock.now() + part,
+                stop if left <= LONGEST or self.healed() else partial(wait, left - part),
+            )
+
+        def call_off_now() -> None:
+            call_off()
+
+        wait(seconds)
+        return call_off_now
 
     def _take(self, sighting: Sighting, value: Any, before: list[Any] | None) -> None:  # noqa: ANN401 - as above
         if before is not None and before[0] == value:

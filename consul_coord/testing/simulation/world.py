@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,12 @@ WATCHED_SHARE_OF_STRANGERS = 0.7
 """The part of the processes that watch another group, of each."""
 CROWD, CROWD_TTL = 140, 3_600.0
 """How many strangers are a crowd, and the TTL of their session, which nobody renews."""
+AMID_CALLS = 0.5
+"""The part of the runs in which the clients close amid their users' calls, at the end."""
+HOLDING = 0.5
+"""So often such a client holds something then."""
+CLOSED_WITHIN = (0.05, 0.5, 3.0)
+"""Seconds from one closing to the next one then, at most."""
 _TURN = 1.5
 """Seconds that one turn takes at most, beyond the hold itself, when nothing goes wrong."""
 
@@ -367,7 +374,7 @@ class World:
             + len(plan.pools)
             + 2 * len(plan.rwlocks)
             + 3 * bool(plan.callers or plan.crowd)
-        )
+        ) or 3
         longest = CALM_HOLD + _TURN + (2 * (PRIORITY_DELAY + REST[1]) if plan.elections else 0.0)
         return plan.stretch * len(self._users) * things * longest
 
@@ -495,10 +502,24 @@ class World:
             self.judge.convict("connections", f"kept with nothing to do: {', '.join(kept)}")
         room.widen()  # a client that closes at the limit leaves its sessions to their TTL
 
-    def _closing(self) -> None:
+    def _close_clients(self) -> list[str]:
+        """Begin to close all clients, at rest or amid their users' calls; returns the sessions that end."""
+        dice, sessions = self._dice("closing"), list[str]()
+        amid_calls = not self.plan.callers and dice.chance(AMID_CALLS)
+        for user in self._users if amid_calls else ():
+            if not (user.process.crashed or user.process.core.closing.is_set()):
+                self.start(user.process, user.calm_rounds, "calm user")
         for process in self._alive():
-            self.start(process, process.close, "close")
-        kept = [kept.id for process in self._alive() for kept in process.core.sessions]
+            if amid_calls:
+                self.advance(self.scheduler.now + dice.uniform(0.0, dice.choice(CLOSED_WITHIN)))
+            if amid_calls and dice.chance(HOLDING):
+                self.advance(self.scheduler.now + CLOSED_WITHIN[-1], unless=process.has_holds)
+            sessions += [kept.id for kept in process.core.sessions]
+            self.start(process, partial(process.close_twice, close=process.close), "close")
+        return sessions
+
+    def _closing(self) -> None:
+        kept = self._close_clients()
         self.advance(self.scheduler.now + 5.0, unless=lambda: not self._running)
         alive = {session.id for session in self.cluster.sessions()}
         for outlived in filter(alive.__contains__, kept):

@@ -126,7 +126,11 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, own_ttl=Dice(seed, "which ttl").choice((0.5, 1 / longer)))
     if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
-    return _refused(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))))
+    plan = _refused(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))))
+    plan = _alone(plan)
+    if ("old leader" in plan.chaos or plan.strike) and Dice(seed, "of two leaders").chance(OF_TWO_SHARE):
+        plan = replace(plan, behind=0.5)
+    return plan
 
 
 def _amid(plan: Plan) -> Plan:
@@ -201,6 +205,25 @@ def _behind(plan: Plan) -> Plan:
     if may_be and not _is_strict(plan) and Dice(plan.seed, "behind").chance(BEHIND_SHARE):
         plan = replace(plan, chaos={**plan.chaos, "old leader": 2.5})
     return plan
+
+
+def _alone(plan: Plan) -> Plan:
+    """Let nothing happen near the groups of strangers, in a part of the runs that have some.
+
+    What is missed of one change of theirs, no other one brings to light then.
+    """
+    if not (plan.strangers and Dice(plan.seed, "strangers alone").chance(ALONE_SHARE)) or plan.once:
+        return plan
+    return replace(
+        plan,
+        sharing=None,
+        guests=None,
+        strangers=("group/a/b", "group/b"),
+        large="",
+        chaos={"strangers": 4.0, "old leader": 2.0},
+        chaos_seconds=50.0,
+        fates={},
+    )
 
 
 def _large(rng: Dice, plan: Plan) -> dict[str, Any]:
@@ -697,6 +720,8 @@ CROWD_HICCUPS_SHARE = 0.3
 """The part of the runs with crowds of watches in which each request fails once."""
 CROWD_SHARE = 0.35
 """The part of the runs with groups of strangers in which one of these is large."""
+ALONE_SHARE = 0.3
+"""The part of the runs with groups of strangers in which there are no other groups, beside an old leader."""
 GUESTS_SHARE = 0.35
 """The part of the runs with groups in which several want the same ids, and nobody shares anything."""
 LATE_NAMINGS = 0.4
@@ -715,6 +740,8 @@ REFUSED_FOR = 25.0
 """The part of the runs with candidates or members in which permissions are missing, for so many seconds."""
 BEHIND_SHARE = 0.3
 """The part of the other runs with any faults in which an old leader answers now and then."""
+OF_TWO_SHARE = 0.5
+"""The part of the runs with old leaders in which the new one answers as many readings."""
 ACTS_SHARE = 0.6
 """The part of the runs of keepers in which operators take away what is held."""
 HEIRS_BEHIND = 0.5
