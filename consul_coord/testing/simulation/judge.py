@@ -491,7 +491,7 @@ class Judge:
     ) -> Claim:
         """Take note of a hold that a user has got; ``session`` is the one meant, where it has several.
 
-        ``left``: it was given back before its user could be told of it.
+        ``left``: it was given back before its user could hear of it.
         """
         session = hold.session if session is None else session
         # Without a lock-delay nothing covers a holder but the TTL, which must not have ended the session yet.

@@ -318,7 +318,7 @@ class Exchange:
 
     @property
     def asks_for(self) -> tuple[Any, ...]:
-        """What a blocking query is for, and from which index."""
+        """The thing that a blocking query is for, and the index from which it asks."""
         return (self._request.path, *(one for one in self._request.params if one[0] not in _HOW))
 
     @property

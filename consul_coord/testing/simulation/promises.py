@@ -99,7 +99,7 @@ the next call, or were of one that was cut short."""
 RELEASED_WITHIN = 8.0
 """Seconds after which a release without an answer is left to the background."""
 KEY_AND_INDEX = 2
-"""What a blocking query for one key names."""
+"""So many things a blocking query for one key names."""
 NOTHING = object()
 """The news before the first one."""
 _KEEPING = frozenset({"renew", "destroy"})

@@ -210,7 +210,7 @@ def _behind(plan: Plan) -> Plan:
 def _alone(plan: Plan) -> Plan:
     """Let nothing happen near the groups of strangers, in a part of the runs that have some.
 
-    What is missed of one change of theirs, no other one brings to light then.
+    No other change brings to light then that one was missed.
     """
     if not (plan.strangers and Dice(plan.seed, "strangers alone").chance(ALONE_SHARE)) or plan.once:
         return plan
