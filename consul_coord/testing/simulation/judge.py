@@ -487,17 +487,12 @@ class Judge:
         actor: str,
         kind: str = "acquired",
         session: str | None = None,
-        left: bool = False,
     ) -> Claim:
-        """Take note of a hold that a user has got; ``session`` is the one meant, where it has several.
-
-        ``left``: it was given back before its user could hear of it.
-        """
+        """Take note of a hold that a user has got; ``session`` is the one meant, where it has several."""
         session = hold.session if session is None else session
         # Without a lock-delay nothing covers a holder but the TTL, which must not have ended the session yet.
         covered = (self.cluster.lock_delay(session) if self.cluster.lives(session) else 0.0) or self.ttl
         claim = Claim(process, hold, of=of, session=session, actor=actor, covered=covered)
-        claim.left = left
         before = self.rules[of].claim(hold.fence)
         claim.resumes = before is not None and before.exported and before.session == session
         self.note(process.name, f"holds {of} by {short(session)}, fence {hold.fence}")

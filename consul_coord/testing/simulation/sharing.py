@@ -501,8 +501,7 @@ class Office:
         judge.see("partition acquired")
         if judge.sharing is not None:
             judge.sharing.moved(process, partition, comes=True)
-        # One that is still busy with the end of its last hold may be told of this one when that is over, too.
-        claim = judge.granted(process, hold, of=hold.key, actor=user.actor, left=hold.released)
+        claim = judge.granted(process, hold, of=hold.key, actor=user.actor)
         process.core.holds.on_lost(hold, lambda _: judge.told(claim))
         self._owned[partition] = hold, claim
         failures, failed_at = self._failures.pop(partition, (0, -math.inf))
@@ -531,7 +530,7 @@ class Office:
             judge.convict("sharing", f"{process.name} heard that it owns {partition} no more, and never did")
             return None
         judge.see("partition lost" if hold.ended else "partition handed over")
-        if hold.released and not (process.awake_since or claim.left):
+        if hold.released and not process.awake_since:
             judge.convict("sharing", f"{process.name} gave {partition} away, and told its owner afterwards")
         if not hold.ended:
             judge.write(claim)
