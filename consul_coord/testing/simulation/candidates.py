@@ -79,6 +79,8 @@ NAMES_NOBODY = 0.15
 """So often it hands over to one that does not queue."""
 PROCLAIMS_AT_LAST = 0.3
 """So often one proclaims something in its last leadership, and nothing may be left of that."""
+LEADS_TWICE = 0.3
+"""So often that one leads once more: what is known of its first term says nothing of the second."""
 HEIR_LEAVES = 0.25
 JUST_THEN, ASIDE_FOR = 0.01, 0.5
 """So often its heir leaves the queue within so many seconds, for so many."""
@@ -134,6 +136,8 @@ class CandidateUser(Holder):
             max_hold=self.chance.uniform(0.05, 3.0) if self.chance.chance(plan.stuck) else None,
         )
 
+        self._may_lead_twice = True
+        """Whether its last candidacy may lead a second time."""
         self._manner = plan.office
         self._of_run = plan
         if self._plan.priority_delay:
@@ -258,6 +262,7 @@ class CandidateUser(Holder):
 
     async def calm_rounds(self, io: SimIO) -> None:
         """Stand until elected, all being well."""
+        self._may_lead_twice = True
         led = await self._stand(io, self._lead_briefly)
         if not (led or self.process.core.closing.is_set()):
             self.judge.convict(
@@ -519,12 +524,17 @@ class CandidateUser(Holder):
             text = f"{self.process.name} hands {self.key} over to {short(heir)}: {said or 'done'}, it hears"
             self.judge.convict("answers", f"{text}, and {'has resigned' if gave_up else 'that is wrong'}")
 
-    async def _lead_briefly(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> bool:  # noqa: ARG002 - as _lead
+    async def _lead_briefly(self, io: SimIO, candidacy: Candidacy, hold: Grant) -> bool:
         if self.more.chance(PROCLAIMS_AT_LAST):
             put = partial(self.put, hold=hold, value=b"at last")
             await self.call(io, put, what=f"proclaims for {self.key}", within=2 * self.process.core.timeout)
         await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
-        return True
+        if not self._may_lead_twice or not self.more.chance(LEADS_TWICE):
+            return True
+        self._may_lead_twice = False
+        resign = partial(asking.resign, candidacy=candidacy, pause=0.0)
+        await self.call(io, resign, what=f"resigns from {self.key}", within=RELEASED_WITHIN)
+        return False
 
     async def ensure(self, io: IO, hold: Grant, seconds: float) -> None:
         """Make sure of some of the lease."""

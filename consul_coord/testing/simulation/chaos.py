@@ -43,6 +43,8 @@ _REFUSED = 8.0
 """Seconds for which a request waits for a leader, before it is refused."""
 OLD_FOR = 2.5
 """Seconds for which a leader that has lost its followers takes itself for the leader, at most."""
+ABOUT_A_LEASE = 0.6, 1.3
+"""TTLs for which a process stands still that has just asked for something."""
 NEW = 0.1
 """Seconds for which a hold is new: it is not watched yet."""
 MOST_FIT = 2
@@ -154,10 +156,20 @@ class Chaos:
         chosen = holders if holders and self._rng.chance(0.5) else able
         return self._rng.choice(chosen) if chosen else None
 
+    def stand_still(self, name: str) -> None:
+        """Let a process stand still for about a lease: what comes meanwhile it hears late."""
+        process = self._world.judge.process(name)
+        if process is not None and process.able and not self._over:
+            self._kind = "pause"
+            seconds = self._rng.uniform(*ABOUT_A_LEASE) * (self._world.plan.spec.ttl or 0.0)
+            self._have_stand_still(process, asleep=self._rng.chance(0.2), lasts=(seconds, seconds))
+
     def _stand_still(self, *, asleep: bool) -> None:
         process = self._victim()
-        if process is None:
-            return
+        if process is not None:
+            self._have_stand_still(process, asleep=asleep, lasts=(0.0, self._rng.choice((0.5, 8.0))))
+
+    def _have_stand_still(self, process: Process, *, asleep: bool, lasts: tuple[float, float]) -> None:
         began = self._world.scheduler.now
         valid_until = max((hold.lease.valid_until for hold in process.core.holds.all()), default=None)
         process.stop()
@@ -170,7 +182,7 @@ class Chaos:
                 if valid_until is not None and process.clock.now() > valid_until:
                     self._world.judge.see("pause of a holder beyond its lease")
 
-        seconds = self._later(0.0, self._rng.choice((0.5, 8.0)), resume)
+        seconds = self._later(*lasts, resume)
         self._note("asleep" if asleep else "stands still", process.name, seconds=seconds)
 
     def _crash(self) -> None:

@@ -4,8 +4,9 @@ Rules
 - No slot succeeds twice, and the recorded slot never falls, whatever slots the users' clocks make them ask
   for. A restored snapshot turns back both.
 - A run begins only for a slot above the recorded one, or for one that has failed, as its caller asks.
-- A call that reports success finds its run recorded. A call that reports an earlier run names its own slot,
-  or a later one. It does not name a failed run of its own slot if its caller would have that repeated.
+- A call that reports success finds its run recorded, and tries that for as long as it has the lock. A call
+  that reports an earlier run names its own slot, or a later one. It does not name a failed run of its own
+  slot if its caller would have that repeated.
 - A call ends in its time, and names who had the lock meanwhile.
 - Slots have names or are periods, by the clock or since the last run, the same for all users of a job. Since
   the last run, nothing runs before its period is over, and a call that comes later runs.
@@ -430,7 +431,13 @@ class JobUser(Holder):
 
     async def _finish(self, io: SimIO, turn: recipe.Turn, *, at: float, failed: bool) -> None:
         async def finish(io: IO) -> None:
-            record = await recipe.finish(io, self.process.core, self._once, turn, at=at, failed=failed)
+            try:
+                record = await recipe.finish(io, self.process.core, self._once, turn, at=at, failed=failed)
+            except ConsulCoordError as error:
+                if retryable(error) and not failed and turn.handle.grant.is_held(io.now()):
+                    text = f"{self.process.name} gives up to record a run of {self.key}, whose lock it has"
+                    self.judge.convict("answers", f"{text}: {error}")
+                raise
             if not failed:
                 self._rules.told_done(number_of(record.slot), record.fence)
 

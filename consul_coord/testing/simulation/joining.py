@@ -61,6 +61,8 @@ TOLD_SHARE = 0.15
 """Of so many looks it is given another value, or asks who is there."""
 LEAVES_AMID = 0.25
 """Of so many joins the leave comes before their end, perhaps."""
+REACTS, SOON = 0.7, 0.01
+"""So often it does something within so many seconds after a loss, while it joins again."""
 SOONEST_LEAVES = 0.005, 0.1, 3.0
 
 
@@ -261,7 +263,8 @@ class Guest(Joiner):
         until = io.now() + self.rng.uniform(0.0, LONGEST_STAY)
         try:
             while io.now() < until and not (self.healed() or self._is_out):
-                await io.sleep(self.rng.uniform(0.0, 0.3))
+                if await self._has_reacted(io, until=io.now() + self.rng.uniform(0.0, 0.3)):
+                    break
                 if self.rng.chance(TOLD_SHARE):
                     await self._give_value(io)
                 elif self.rng.chance(TOLD_SHARE):
@@ -271,6 +274,22 @@ class Guest(Joiner):
                 await self._leave(io)
                 await self._give_in_vain(io)
             self._close_eyes()
+
+    async def _has_reacted(self, io: SimIO, *, until: float) -> bool:
+        """Wait for a moment; at a loss give another value at once, or leave, while it joins again, perhaps.
+
+        Returns whether it is to leave.
+        """
+        hold = self._member.hold
+        if hold is None or hold.over.is_set():
+            await io.sleep(until - io.now())
+        elif await io.wait(hold.over, deadline=until) and self.more.chance(REACTS):
+            await io.sleep(self.more.uniform(0.0, SOON))
+            if self.more.chance(0.7):
+                await self._give_value(io)
+            await io.sleep(self.more.uniform(0.0, SOON))
+            return self.more.chance(0.5)
+        return False
 
     @property
     def _is_out(self) -> bool:
@@ -320,7 +339,8 @@ class Guest(Joiner):
     def _look(self) -> None:
         """Judge that an id that is free is taken."""
         judge, process, member = self.judge, self.process, self._member
-        is_free = self._joining and not member.is_over and not judge.cluster.holder(member.key)
+        is_free = self._joining and process.able and not member.is_over
+        is_free = is_free and not judge.cluster.holder(member.key)
         since = self._watch.since("free", is_so=is_free and member.hold is None)
         since = max(since, judge.promises.undisturbed_since(process))
         if judge.now > since + JOINS_AGAIN * judge.stretch and judge.room is None and not judge.cluster.down:

@@ -158,7 +158,9 @@ class Judge:
         self.cluster = cluster
         self._scheduler = scheduler
         self._processes: dict[str, Process] = {}
-        self.keys = {key: KeyRules(self, cluster, key) for key in plan.all_keys}
+        self.keys = {
+            key: KeyRules(self, cluster, key, is_removed=key in plan.removed_keys) for key in plan.all_keys
+        }
         self.plain = CallRules(self, cluster, plan)
         self.jobs = {key: JobRules(self, cluster, key, plan.seed) for key in plan.jobs}
         self.sharing = None if plan.sharing is None else SharingRules(self, cluster, plan.sharing)

@@ -14,6 +14,7 @@ Rules
 - A candidate of low priority queues only for a key that nobody has held for its delay.
 - Exempt from all of these is a client that was refused the queue, and barges since. For it there is no queue,
   and its contender may still stand, because it may not delete that either. No other request is exempt.
+- A member or an owner of a partition that gives its key back deletes it, unless an operator has written it.
 - At the end no client holds the key, and its queue is empty. Keys that no session holds there (dead
   contenders, a leader's notes) may stay when a client may not see or write the queue any more.
 """
@@ -65,8 +66,12 @@ class Before:
 class KeyRules(Rules):
     """The view of one key."""
 
-    def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
+    def __init__(self, judge: Judge, cluster: Cluster, name: str, *, is_removed: bool = False) -> None:
         super().__init__(judge, cluster, name)
+        self._is_removed = is_removed
+        """Whether who gives it back deletes it: a member, or a partition."""
+        self._is_overwritten = False
+        """Whether an operator has written it since it was given last: it is kept then."""
         self._given: list[tuple[int, str]] = []
         """The index of each change of hands, and the session that got the key."""
         self._queue: tuple[str, ...] = ()
@@ -108,6 +113,11 @@ class KeyRules(Rules):
         named_at = 0 if note is None else note.modify_index
         return Before(self.cluster.holder(self.name), self._live(), heir, named_at)
 
+    def overwritten(self) -> None:
+        """Take note that an operator writes what is held."""
+        super().overwritten()
+        self._is_overwritten = True
+
     def _live(self) -> tuple[str, ...]:
         live = [
             (entry.create_index, entry.session)
@@ -121,10 +131,12 @@ class KeyRules(Rules):
         """Judge who has got the key."""
         holder = self.cluster.holder(self.name)
         entry = self.cluster.entry(self.name)
+        self._check_given_back(who, shape, before)
         if holder == before.holder or not holder or entry is None:
             return
         last = self._given[-1][0] if self._given else 0
         self._given.append((entry.modify_index, holder))
+        self._is_overwritten = False
         if shape.name == "several":
             self._taken_together_at = self.judge.now
             self.judge.see("several keys taken past a queue" if before.live else "several keys taken")
@@ -153,6 +165,13 @@ class KeyRules(Rules):
         if barges and process is not None and queues:
             passed = tuple(one for one in before.live if one != holder and self._was_to_be_seen(one))
             self._check_barge(process, passed=passed)
+
+    def _check_given_back(self, who: str, shape: Shape, before: Before) -> None:
+        """Judge what is left of a key that has just been given back, if that is so."""
+        entry = self.cluster.entry(self.name)
+        is_free = shape.name == "unlock" and before.holder and entry is not None and not entry.session
+        if is_free and self._is_removed and not self._is_overwritten and entry is not None:
+            self.judge.convict("nothing left", f"{who} gives {self.name} back, and leaves {entry.value!r}")
 
     def _was_to_be_seen(self, session: str) -> bool:
         """Return whether a session queued when a client that takes the key now looked at the queue."""
@@ -368,7 +387,7 @@ class KeyRules(Rules):
         # What the dead have left there, and leaders have noted, the next one to queue deletes, if it may.
         spared = self.judge.any_without_queue(self.name)
         for entry in self.cluster.under(self._directory):
-            if self.judge.calm and entry.key == notes.term_key(self.name):
+            if entry.key == notes.term_key(self.name):
                 self.judge.convict("nothing left", f"{entry.key} tells the term of nobody")
             if not entry.session and (spared or entry.modify_index > self._latest_join):
                 continue

@@ -24,12 +24,12 @@ from consul_coord.server import wire
 from consul_coord.testing.simulation.diary import ODD
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.garble import garbled
-from consul_coord.testing.simulation.plan import ACTS_BESIDE
-from consul_coord.testing.simulation.shapes import LOOKS, shape_of
+from consul_coord.testing.simulation.plan import ACTS_AMID_LOOKS, ACTS_BESIDE
+from consul_coord.testing.simulation.shapes import LOOKS, TIMELY, shape_of
 from consul_coord.testing.simulation.ways import may_ask_anybody
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from consul_coord.errors import TransportError
     from consul_coord.http.messages import Request
@@ -52,6 +52,8 @@ _LONGEST_LATENCY = 0.02
 _HOW = frozenset({"wait", "consistent"})
 """The parameters of a blocking query that do not say what it is for."""
 _OK = 200
+AMID_LOOKS = 0.005
+"""Of so many looks each meets an act on its way, at most: it may be the reason for the next look."""
 _LATENESS = (0.3, 1.5, 6.0, math.inf)
 """A request that is late is so by up to one of these many seconds, as far as it may be."""
 
@@ -126,9 +128,12 @@ class Network:
         self._number = 0
         self.on_strike: Callable[[str], object] = _ignore
         """The place of faults that are no fate of a request."""
+        self.on_still: Callable[[str], object] = _ignore
+        """Called with a process that is to stand still now."""
         self.latest = plan.latest
         self._plan = plan
         self._amid = Dice(plan.seed, "acts amid")
+        self._still = Dice(plan.seed, "still amid")
         self.rng = rng
         self.agents: tuple[SimAgent, ...] = ()
         """Several agents, where a run has them; otherwise there is one, which is the cluster."""
@@ -168,8 +173,16 @@ class Network:
         """Draw what becomes of a request."""
         if self._plan.strike is not None:
             return self._strike(*self._plan.strike)
-        if self._plan.amid and not self.healed and shape.name not in LOOKS:
-            self._act_amid()
+        if self._plan.amid and not self.healed:
+            looks = shape.name in LOOKS
+            self._act_amid(ACTS_AMID_LOOKS if looks else ACTS_BESIDE, most=AMID_LOOKS if looks else 1.0)
+        if (
+            self._plan.still
+            and not self.healed
+            and shape.name in TIMELY
+            and self._still.chance(self._plan.still)
+        ):
+            self.scheduler.after(0.0, partial(self.on_still, who))
         if self.healed or not self._plan.fates:
             return "served"
         if self._plan.once:
@@ -183,11 +196,11 @@ class Network:
                 return name
         return "served"
 
-    def _act_amid(self) -> None:
+    def _act_amid(self, acts: Sequence[str], *, most: float) -> None:
         """Have an operator act while a request is on its way, perhaps: its sender has looked before that."""
-        if self._amid.chance(self._plan.amid):
-            act = self._amid.choice([name for name in ACTS_BESIDE if name in self._plan.chaos])
-            self.scheduler.after(0.0, partial(self.on_strike, act))
+        possible = [name for name in acts if name in self._plan.chaos]
+        if possible and self._amid.chance(min(most, self._plan.amid)):
+            self.scheduler.after(0.0, partial(self.on_strike, self._amid.choice(possible)))
 
     def _strike(self, number: int, fault: str) -> str:
         """Count a request, and do what is to be done at it."""

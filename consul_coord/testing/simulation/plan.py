@@ -102,6 +102,8 @@ ACTS_BESIDE = (
 )
 """The acts of operators that may come just beside something: of which an old leader does not know, or between
 a client's look and its write."""
+ACTS_AMID_LOOKS = ("strangers",)
+"""Those that may come amid a look: a reading of several parts is to show one state all the same."""
 _ACTS = {"release key", "delete key", "destroy session", "crash", *MEMBER_CHAOS}
 LATEST = 40.0
 """Seconds: clean-up looks for what comes late for more than that."""
@@ -171,6 +173,8 @@ class Plan:
     """Of so many requests that write something each meets an operator's act on its way."""
     behind: float = 1.0
     """The part of the readings that allow it which an old leader answers, while there is one."""
+    still: float = 0.0
+    """Of so many requests the sender stands still just then, for about a lease."""
     own_ttl: float = 1.0
     """The part of the clients' TTL that sessions have which some locks and candidates have for themselves."""
     several: bool = False
@@ -220,6 +224,11 @@ class Plan:
         """The keys that one at a time may hold."""
         partitions = () if self.sharing is None else self.sharing.keys
         return (*self.keys, *self.elections, *self.jobs, *partitions, *self.ids)
+
+    @property
+    def removed_keys(self) -> tuple[str, ...]:
+        """Those of them that are deleted when they are given back."""
+        return (*(() if self.sharing is None else self.sharing.keys), *self.ids)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -288,6 +297,11 @@ class Plan:
             f"aimed at: {', '.join(sorted(self.hot)) or 'nothing'} ({self.hot_probability:.0%})",
             f"and: {chaos or 'nothing else'}; stuck holders: {self.stuck:.0%}; acts amid: {self.amid:.0%}",
             *([f"of two leaders the old one answers {self.behind:.0%}"] if self.behind < 1.0 else ()),
+            *(
+                [f"of {self.still:.0%} of the requests the sender stands still meanwhile"]
+                if self.still
+                else ()
+            ),
             *([f"{self.callers} users of plain calls each"] if self.callers else ()),
             *([f"{self.crowd} watches each"] if self.crowd else ()),
             *([f"the agent takes {self.connections} connections"] if self.connections else ()),

@@ -95,6 +95,8 @@ LOCKING = frozenset(
     }
 )
 """Those that may change who holds what."""
+TIMELY = LOCKING | {"join", "create", "renew"}
+"""Those whose answer may come too late to be of use."""
 LOOKS = frozenset({"look", "glance", "watch", "watch-session", "list", "read", "create", "renew"})
 """Those that depend on nothing that was read before."""
 

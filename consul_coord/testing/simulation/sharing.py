@@ -33,6 +33,7 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.partition import partitioning as recipe
 from consul_coord.testing.simulation.candidates import CALLED_WITHIN, ClumsyUser
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.driver import SimCalls
 from consul_coord.testing.simulation.joining import ENDED_SOON, HANDOVER, Joiner
 from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, try_as_member
@@ -64,8 +65,18 @@ MOST_SETTLED = 4 * SETTLE + 0.2
 """Seconds for which changes that keep coming may be waited out, at most."""
 QUIETLY = 0.02
 """Seconds by which a group may have been quiet for less, by clocks and timers."""
-OWNED_WITHIN = 2.5
+OWNED_WITHIN = 2.0
 """Seconds within which a free partition is owned by the member that is to, once that has settled."""
+STEADY_SHARE, STEADY_STAY = 0.4, 15.0
+"""So many members stay for so long at least."""
+QUIET_SHARE = 0.5
+"""So many change no value, so that others are told of nothing but who comes and goes."""
+BRIEFLY = 0.5
+"""Of so many times one of the others stays for a moment only, and is away for longer."""
+BRIEF_STAY, LONGEST_STAY = 1.0, 15.0
+"""Seconds for which it stays at most."""
+REST, LONG_REST = (0.0, 2.0), (4.0, 8.0)
+"""Seconds for which it is away then."""
 TELLS_SHARE = 0.02
 """Of so many looks a member changes its value, or asks about the others."""
 GIVEN_UP_WITHIN = 0.5
@@ -313,9 +324,9 @@ class SharingRules:
         settled = changed + SETTLE / (1 + judge.skew) - QUIETLY
         window = changed - MOST_SETTLED * judge.stretch
         moves = self._moved.setdefault(process.name, [])
-        held_up = judge.promises.troubled(process.name)  # what it wanted before may come late
+        held_up = judge.promises.troubled(process.name), process.awake_since  # what it wanted may come late
         since = self._sharers.get(process.name, now)
-        busy = [at for at in (*self._changed[:-1], *moves, since, held_up) if at > window]
+        busy = [at for at in (*self._changed[:-1], *moves, since, *held_up) if at > window]
         self._moved[process.name] = [*(at for at in moves if at > now - 2 * ACTED_WITHIN), now]
         (_, before), (called, owners) = self._calls_for[-2:] if len(self._calls_for) > 1 else [(0.0, {})] * 2
         is_asked = (owners.get(partition) == process.name) is comes
@@ -344,6 +355,10 @@ class MemberUser(Joiner):
     def __init__(self, process: Process, sharing: Sharing, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, "member", sharing, healed=healed)
         self._partitions: recipe.PartitionPlan | None = None
+        self._stays = Dice(process.seed, f"{process.name} stays")
+        self._is_quiet = self._stays.chance(QUIET_SHARE)
+        self._is_steady = self._stays.chance(STEADY_SHARE)
+        """Whether it stays for long: what one that comes for a moment takes from it, it is to have again."""
         process.fair = False  # as a partition's lock is
 
     async def run(self, io: SimIO) -> None:
@@ -351,9 +366,12 @@ class MemberUser(Joiner):
         if self.more.chance(MAKES_MISTAKES):
             try_as_member(self.process)
         while not self.healed():
+            is_brief = not self._is_steady and self._stays.chance(BRIEFLY)
+            most, rest = (BRIEF_STAY, LONG_REST) if is_brief else (LONGEST_STAY, REST)
+            stay = self.rng.uniform(0.0, most) + SETTLE * is_brief + STEADY_STAY * self._is_steady
             if await self._join_as(io, timeout=self.rng.uniform(0.0, 8.0)):
-                await self._share(io, until=io.now() + self.rng.uniform(0.0, 15.0))
-            await io.sleep(self.rng.uniform(0.0, 2.0))
+                await self._share(io, until=io.now() + stay)
+            await io.sleep(self.rng.uniform(*rest))
 
     async def calm_rounds(self, io: SimIO) -> None:
         """Be a member for some time, until all partitions are with their owners."""
@@ -396,6 +414,8 @@ class MemberUser(Joiner):
             while io.now() < least or not self._is_enough(io, office, partitioning, until=until):
                 await io.sleep(LOOK)
                 office.look(io)
+                if self._is_quiet:
+                    continue
                 if self.rng.chance(TELLS_SHARE):
                     await self._tell(io)
                 elif self.more.chance(

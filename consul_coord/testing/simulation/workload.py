@@ -296,3 +296,7 @@ class SlotUser(User):
         except ConsulCoordError as error:
             if not retryable(error) and not isinstance(error, DecodeError | PermissionDenied):
                 raise
+        else:
+            if core.limit != limit:
+                text = f"{self.process.name} has changed {core.plan.prefix}'s limit to {limit}"
+                self.judge.convict("answers", f"{text}, and goes on with {core.limit}")

@@ -150,6 +150,7 @@ class World:
         self._strangers = ""
         """The session of many strangers."""
         self.network.on_strike = self._chaos.strike
+        self.network.on_still = self._chaos.stand_still
 
     def _dice(self, what: str) -> Dice:
         return Dice(self.plan.seed, what)

@@ -126,11 +126,18 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, own_ttl=Dice(seed, "which ttl").choice((0.5, 1 / longer)))
     if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
-    plan = _refused(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))))
+    plan = _refused(_still(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan)))))))
     plan = _alone(plan)
     if ("old leader" in plan.chaos or plan.strike) and Dice(seed, "of two leaders").chance(OF_TWO_SHARE):
         plan = replace(plan, behind=0.5)
     return plan
+
+
+def _still(plan: Plan) -> Plan:
+    """Let processes stand still amid what they ask for, in a part of the runs with any faults."""
+    if plan.callers or _is_strict(plan) or not Dice(plan.seed, "still").chance(STILL_SHARE):
+        return plan
+    return replace(plan, still=STILL)
 
 
 def _amid(plan: Plan) -> Plan:
@@ -177,7 +184,9 @@ def _refused(plan: Plan) -> Plan:
     if _is_strict(plan) or plan.callers or not Dice(plan.seed, "refused").chance(share):
         return plan
     chaos = {"permission revoked": 4.0, "destroy session": 5.0}
-    return replace(plan, fates={}, chaos=chaos, amid=0.0, chaos_seconds=REFUSED_FOR, lingering=LONG)
+    return replace(
+        plan, fates={}, chaos=chaos, amid=0.0, still=0.0, chaos_seconds=REFUSED_FOR, lingering=LONG
+    )
 
 
 def _is_strict(plan: Plan) -> bool:
@@ -712,6 +721,8 @@ OLD_LEADERS_OF_GROUPS = 0.3
 """The part of the runs with groups in which old leaders answer."""
 SLOW_WATCHES_SHARE = 0.4
 """The part of the runs with old leaders and any faults in which watches are slow, and operators act."""
+STILL, STILL_SHARE = 0.03, 0.25
+"""The part of the requests amid which their sender stands still, and of the runs in which that is so."""
 AMID_SHARE = 0.5
 """The part of the runs with acts of operators in which these come between a client's look and its write."""
 BROKEN = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
