@@ -4,6 +4,7 @@ Rules
 - A thread or task that holds a lock gets it again only with a re-entrant one: the same hold, with the same
   fence, until it was released as often. Otherwise it is refused at once, and without a request where
   it is one of one key.
+- Of several limits that one hold is given, the first counts.
 - Of two that release a hold at once, both learn what came of it.
 - A wait for the loss of a hold says that it is lost only if it is, and gives up only when its time is over or
   the hold was released.
@@ -37,17 +38,22 @@ JUST = 1e-3
 """Seconds by which sums of times may be wrong."""
 
 
-async def acquire_again(process: Process, io: SimIO, what: Recipe[Any], claim: Claim) -> None:
-    """Acquire what the caller holds, and release that again."""
+async def acquire_again(
+    process: Process, io: SimIO, what: Recipe[Any], claim: Claim, *, max_hold: float | None
+) -> None:
+    """Acquire what the caller holds, and release that again; the first of several limits counts."""
     core, hold, before = process.core, claim.reference(), io.task.sent
     # If the hold is lost just before, this waits like any other acquire.
     call, began = process.judge.promises.called(process, f"acquires {claim.of} again", AGAIN), io.now()
     problem = ""
     try:
         handle = await process.call(
-            io.task, lambda io: acquire(io, core, what, timeout=AGAIN), interrupt=Waiting(what)
+            io.task,
+            lambda io: acquire(io, core, what, timeout=AGAIN, max_hold=max_hold),
+            interrupt=Waiting(what),
         )
         what.owners.keep(io.owner(), handle)
+        claim.is_to_last(max_hold)
         if handle.grant is not hold:
             problem = "has got another hold"
         elif await holds.release(io, core.holds, handle.grant) is not ReleaseOutcome.RELEASED:

@@ -11,10 +11,10 @@ import math
 import weakref
 from typing import TYPE_CHECKING
 
+from consul_coord.models import LossReason
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
-    from consul_coord.models import LossReason
     from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.process import Process
 
@@ -94,6 +94,12 @@ class Claim:
     def whole(self) -> tuple[Claim, ...]:
         """All that its hold claims."""
         return (self, *self.others)
+
+    def is_to_last(self, seconds: float | None) -> None:
+        """Take note of for how long it may last from now on, as its user says; the first end counts."""
+        if seconds is not None:
+            until = self.process.host.now() + seconds
+            self.limits[LossReason.MAX_HOLD] = min(until, self.limits.get(LossReason.MAX_HOLD, until))
 
     def believed(self) -> bool:
         """Return whether its user would see it as held."""

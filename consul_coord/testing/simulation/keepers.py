@@ -4,6 +4,7 @@ Rules
 - A session that was exported has no user until one resumes it. A user may take one over from another process,
   which has stopped using it by then.
 - A resumed session holds what it held, under the same fence, unless somebody has changed the key meanwhile.
+- Where it can't be resumed, whoever has it keeps it, with its hold.
 - To close a session that holds nothing takes no longer than a release. It is gone then, or soon.
 - A session that no user resumes expires, and its keys become free as they do after a crash.
 """
@@ -201,11 +202,20 @@ class KeepingUser(LockUser):
         if self._keeps.chance(0.5):
             await self._close(io, kept)
             self.exports.append(export)
-        elif self._lock is not None and await self._open(io, export):
+        elif self._lock is not None and await self._resumes_here(io, hold, export):
             handle = await self._acquire(io, export.of, self._lock, timeout=5.0)
             if handle is not None:
                 again = handle.grant
                 await super().give_back(io, again, self._claim(again, export.of))
+
+    async def _resumes_here(self, io: SimIO, hold: Grant, export: Export) -> bool:
+        """Resume a session where it was handed over; if that can't be done, its hold goes on."""
+        if await self._open(io, export):
+            return True
+        if hold.reason is LossReason.CLIENT_CLOSED and not self.process.core.closing.is_set():
+            text = f"{self.process.name} can't resume {short(hold.session)}, and has let go of {hold.key}"
+            self.judge.convict("answers", text)
+        return False
 
     def _claim(self, hold: Grant, of: str) -> Claim:
         claim = super()._claim(hold, of)

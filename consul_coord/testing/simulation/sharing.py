@@ -70,7 +70,7 @@ OWNED_WITHIN = 2.0
 STEADY_SHARE, STEADY_STAY = 0.4, 15.0
 """So many members stay for so long at least."""
 QUIET_SHARE = 0.5
-"""So many change no value, so that others are told of nothing but who comes and goes."""
+"""So many change no value: others hear of nothing but who comes and goes."""
 BRIEFLY = 0.5
 """Of so many times one of the others stays for a moment only, and is away for longer."""
 BRIEF_STAY, LONGEST_STAY = 1.0, 15.0

@@ -10,7 +10,7 @@ Rules
 - The record stays one: it can be read, keeps its flags and the fields that this package does not know, and
   its limit changes by those who mean it alone.
 - Among the waiters, free slots go to the first as many. A client that takes without queueing is not fair,
-  and passes nobody who waited when it gave a slot back last.
+  and passes nobody who waited when it gave a slot back last. Once it queues, it is a waiter like any other.
 - A waiter that wants several slots gets all of them by one request, and only if there is enough besides for
   all waiters before it.
 - At the end the prefix is empty, except the record.
@@ -215,7 +215,7 @@ class SlotRules(Rules):
                 text = f"{who}'s semaphore is fair, and went past {short(before.queue[0])} to {self.name}"
                 self.judge.convict("fairness", text)
             self._check_passed(who, before)
-        elif session in before.queue:
+        if session in before.queue:
             self._check_order(who, session, before, now, free=free)
 
     def _check_passed(self, who: str, before: Standing) -> None:

@@ -148,7 +148,9 @@ class LockUser(User):
         await super()._use(io, hold, claim)
         taken = self._taken()
         if self.process.curious and self.more.chance(ACQUIRES_AGAIN) and not hold.ended and taken is not None:
-            await acquire_again(self.process, io, taken, claim)
+            limited = taken.reentrant and self.chance.chance(2 * self.process.stuck)
+            max_hold = self.chance.uniform(0.01, 3.0) if limited else None
+            await acquire_again(self.process, io, taken, claim, max_hold=max_hold)
 
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a LockObject
         """Acquire a lock."""

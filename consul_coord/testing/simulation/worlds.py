@@ -124,7 +124,8 @@ def draw(seed: int) -> Plan:
     longer = (plan.spec.ttl or 0.0) / LEAST_TTL
     if longer > 1 and plan.connections in {0, ENOUGH} and Dice(seed, "own ttl").chance(OWN_TTL_SHARE):
         plan = replace(plan, own_ttl=Dice(seed, "which ttl").choice((0.5, 1 / longer)))
-    if plan.several and plan.chaos and not plan.calm and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
+    may_be = plan.several and plan.chaos and plan.agents == 1 and not plan.calm
+    if may_be and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
     plan = _refused(_still(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan)))))))
     plan = _alone(plan)
