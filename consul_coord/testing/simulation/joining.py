@@ -281,7 +281,7 @@ class Guest(Joiner):
         Returns whether it is to leave.
         """
         hold = self._member.hold
-        if hold is None or hold.over.is_set():
+        if hold is None or hold.over.is_set() or self.judge.calm:  # there, requests are counted
             await io.sleep(until - io.now())
         elif await io.wait(hold.over, deadline=until) and self.more.chance(REACTS):
             await io.sleep(self.more.uniform(0.0, SOON))
