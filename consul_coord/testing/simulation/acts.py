@@ -86,10 +86,12 @@ async def release_twice(process: Process, io: SimIO, hold: Grant) -> ReleaseOutc
         outcomes.append(await holds.release(io, mine, hold))
 
     other = process.spawn(also, name="another that releases")
-    ends = io.now() + RELEASED_WITHIN
+    began = io.now()
     outcome = await holds.release(io, mine, hold)
-    await io.wait(other.done, deadline=ends)
-    if set(outcomes) - {outcome} and not process.core.closing.is_set():
+    await io.wait(other.done, deadline=began + RELEASED_WITHIN)
+    # Two that end with their time may end at the same moment, and the first one tell more.
+    same = {outcome, ReleaseOutcome.UNKNOWN} if io.now() > began + holds.BUDGET - JUST else {outcome}
+    if set(outcomes) - same and not process.core.closing.is_set():
         text = f"{process.name} learns of one release of {hold.key}: {outcome} and {outcomes[0]}"
         process.judge.convict("answers", text)
     return outcome

@@ -683,13 +683,14 @@ class Office:
             self._user.judge.convict("stuck", text)
         self._held = False
         self._user.heard_of(0)
-        self._user.rests()
+        if self._user.judge.now > self._busy_until + CALLED_WITHIN:
+            self._user.rests()  # else it learns late of an earlier end
         self._user.lost()
         more = self._user.more
         if self._user.is_told_of_leaders or self._user.healed() or not more.chance(TAKES_LONG_SHARE):
             return None
         lasts = more.uniform(0.0, LONGEST_CALL)
-        self._busy_until = self._user.judge.now + lasts
+        self._busy_until = self._user.judge.now + lasts * (1 + self._user.judge.skew) + 10 * CALLED_WITHIN
         self._user.is_busy(until=self._busy_until)
         return lasts
 
