@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from consul_coord import events
-from consul_coord.aio.driver import AsyncIO
+from consul_coord.aio.driver import AsyncIO, Supervisor
 from consul_coord.aio.runner import AsyncHost
 from consul_coord.clock import SystemClock, VirtualClock
 from consul_coord.errors import AcquireCancelled, BackgroundFailed, ClientClosed
@@ -420,6 +420,30 @@ def test_a_program_that_is_cancelled_before_the_loop_runs_ends_with_its_beginnin
     cancelled.done.subscribe(ended.set)
     assert ended.wait(PATIENCE)
     assert (slept, other.done.is_set()) == ([], False)
+
+
+def test_what_is_handed_over_just_as_the_loop_takes_over_is_begun_too(
+    monkeypatch: pytest.MonkeyPatch, host: ThreadHost
+) -> None:
+    begun = threading.Event()
+    spawn = Supervisor.spawn
+
+    async def late(_: IO) -> None:
+        begun.set()
+
+    def spawn_amid(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        host.spawn(late, name="late")
+        return spawn(*args, **kwargs)
+
+    async def first(_: IO) -> None:
+        """Do nothing: what counts is that it is there when the loop begins."""
+
+    monkeypatch.setattr("consul_coord.sync.driver.start_delay", 3600.0)
+    host.spawn(first, name="first")
+    monkeypatch.setattr(Supervisor, "spawn", spawn_amid)
+    host.hurry()
+    assert begun.wait(PATIENCE)
 
 
 class Prompt(NoTransport):

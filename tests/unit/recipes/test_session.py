@@ -604,6 +604,15 @@ def test_the_lock_delay_paces_lease_and_renewals(settings: dict[str, Any], lease
     assert bench.kept.lease.valid_until == pytest.approx(bench.io.sent_at[-1] + lease), "at each renewal"
 
 
+def test_a_stuck_hold_is_given_back_after_the_lock_delay_that_the_server_has(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, renewed(LockDelay=7_000_000_000))
+    bench.io.run(sessions.renew(bench.io, bench.core.sessions, bench.kept, deadline=1010.0))
+    bench.core.holds.limit(bench.hold, 1.0)
+    bench.io.run_spawned("limits of holds")
+    assert bench.hold.reason is LossReason.MAX_HOLD
+    assert 1008.0 <= bench.io.time <= 1009.0, "after the limit and the lock-delay, and a look"
+
+
 @pytest.mark.usefixtures("more_than_asked")
 def test_a_lock_delay_that_the_server_has_lost_extends_no_lease(bench: Bench) -> None:
     bench.io.expect("PUT", RENEW, *[renewed(LockDelay=0)] * 200)
