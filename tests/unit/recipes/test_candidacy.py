@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord.errors import PermissionDenied
+from consul_coord.events import Failed
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.election import asking
@@ -16,6 +18,8 @@ from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, ok
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord.io import IO
     from consul_coord.recipes.hold.grant import Handle
 
@@ -120,3 +124,40 @@ def test_one_that_can_not_begin_is_over(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(RuntimeError):
         io.run(asking.start(io, candidacy))
     assert candidacy.is_over
+
+
+class AtOnce:
+    """Calls what it is to ask, at once."""
+
+    def ask(
+        self,
+        function: Callable[[], object],
+        answered: Callable[[object], object],
+        failed: Callable[[BaseException], object],
+        *,
+        until: object,
+    ) -> None:
+        try:
+            answer = function()
+        except ValueError as error:
+            failed(error)
+        else:
+            answered(answer)
+
+
+def test_a_health_that_raises_is_reported_once_in_a_row() -> None:
+    io, answers = FakeIO(), [ValueError, ValueError, True, ValueError, False, ValueError]
+    candidacy = Scripted(io, REFUSED)
+
+    def health() -> object:
+        answer = answers.pop(0)
+        if not answers:
+            candidacy.stop()
+        if answer is ValueError:
+            raise ValueError("it is not known")
+        return answer
+
+    candidacy.plan = replace(candidacy.plan, health=health)
+    candidacy.calls = AtOnce()  # type: ignore[assignment]
+    io.run(candidacy._watch_health(io))
+    assert [event.error for event in io.seen(Failed)] == ["ValueError: it is not known"] * 3
