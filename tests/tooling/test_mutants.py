@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from proof.mutants import catalogue, run
+from proof.mutants.__main__ import main
 from proof.mutants.nursery import Answer
 from proof.mutants.operators import OPERATORS, OWN, places
 from proof.mutants.plant import plant
@@ -169,6 +170,18 @@ def test_a_mutant_is_shown_what_reaches_its_line() -> None:
     assert reached.shown_to(mutant, "simulator") == ["rwlocks:0"]
     none = Reached(tests, seconds, [], {}, runs, {})
     assert none.shown_to(mutant, "functional") == none.shown_to(mutant, "simulator") == []
+
+
+def test_what_no_test_reaches_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *_, last = [each for each in a_few() if each.file == a_few()[0].file]
+    lines = {first.file: {str(first.place.first): [0]}}
+    reach = {"tests": ["a"], "seconds": [0.1], "with_agent": [], "lines": lines}
+    (tmp_path / "reach.json").write_text(json.dumps(reach))
+    (tmp_path / "simulated.json").write_text(json.dumps({"runs": [], "lines": {}}))
+    main(["unreached", "--folder", str(tmp_path), "--only", first.file])
+    listed = [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert last.name in listed
+    assert first.name not in listed
 
 
 def test_portions_that_were_measured_apart_are_one() -> None:
