@@ -12,6 +12,7 @@ import pytest
 
 from consul_coord.errors import (
     BrokenReply,
+    ClientClosed,
     NoLeader,
     RequestTimeout,
     ServerError,
@@ -1000,3 +1001,26 @@ def test_after_a_list_that_was_answered_the_pauses_begin_anew(bench: Bench) -> N
     gaps = [later - at for at, later in pairwise(bench.io.sent_at[-10:])]
     assert gaps[3] > 4 * gaps[0]
     assert gaps[6] == pytest.approx(gaps[0])
+
+
+def test_who_waits_for_anothers_renewal_waits_for_his_own_time_at_most(bench: Bench) -> None:
+    bench.core.sessions._confirming[SESSION] = Signal()
+    began = bench.io.time
+    with pytest.raises(RequestTimeout, match="no renewal of session"):
+        bench.io.run(bench.core.sessions.confirm(bench.io, bench.kept, deadline=began + 3.0))
+    assert bench.io.time == began + 3.0
+
+
+@pytest.mark.parametrize(
+    ("result", "raised"), [(RuntimeError("a bug"), RuntimeError), (None, ClientClosed)], ids=repr
+)
+def test_who_waits_for_a_session_hears_of_a_bug_in_its_making_or_that_the_client_closes(
+    bench: Bench, result: Exception | None, raised: type[Exception]
+) -> None:
+    creation = sessions.Creation()
+    if result is None:
+        creation.done.set()
+    else:
+        creation.settle(result)
+    with pytest.raises(raised):
+        bench.io.run(creation.wait(bench.io, deadline=bench.io.time + 3.0))

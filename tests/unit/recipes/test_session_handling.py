@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import BrokenReply, ConnectFailed, InvalidArgument, SessionNotFound
+from consul_coord.errors import BrokenReply, ConnectFailed, InvalidArgument, SessionNotFound, UnsafeSession
 from consul_coord.events import HandedOver, Lost, Released
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import DestroySession, GiveBack, StraySession
@@ -389,3 +389,14 @@ def test_no_name_means_nobody(bench: Bench) -> None:
     with pytest.raises(InvalidArgument):
         bench.destroy_named("")
     assert bench.io.requests == []
+
+
+def test_a_session_on_a_node_that_has_an_agent_by_now_is_not_resumed(bench: Bench) -> None:
+    """It would count as one that only an operator ends."""
+    spec = SessionSpec.coordination("locks")
+    answer = renewed(ttl=f"{spec.ttl:g}s", Node="locks", LockDelay=15_000_000_000)
+    bench.io.expect("PUT", RENEW + SESSION, answer)
+    bench.io.expect("GET", "/v1/health/node/locks", ok([{"Node": "locks", "CheckID": "serfHealth"}]))
+    with pytest.raises(UnsafeSession, match="it has an agent"):
+        bench.io.run(handling.open_session(bench.io, bench.core.sessions, spec, resume=TEXT))
+    assert list(bench.core.sessions) == []
