@@ -347,3 +347,15 @@ async def test_on_an_event_loop(site: Site) -> None:
             async with other.write as hold:
                 assert hold.is_held
                 assert await lock.read.try_acquire() is None
+
+
+def test_it_can_be_destroyed_when_nobody_holds_either_side_or_waits(
+    site: Site, make_client: MakeClient
+) -> None:
+    both = ReadWriteLock(make_client(), site.key)
+    sides = both.read, both.write
+    with both.read.hold(timeout=5):
+        assert [side.destroy() for side in sides] == [False, False]
+    assert [side.destroy() for side in sides] == [True, True]
+    with both.write.hold(timeout=5):
+        assert [side.destroy() for side in sides] == [False, False]
