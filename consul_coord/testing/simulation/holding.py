@@ -197,7 +197,12 @@ class Holder:
         async def let_go(also: IO) -> ReleaseOutcome:
             return await (release_twice(self.process, io, hold) if twice else release(also, holds, hold))
 
-        outcome = await self.call(io, let_go, what=what, within=RELEASED_WITHIN, gives_back=True)
+        within = math.inf if self.judge.room is None else self.judge.room.released_within(self.process, hold)
+        turn = self.judge.promises.due(self.process, f"gives {hold.key} back at the limit", within)
+        try:
+            outcome = await self.call(io, let_go, what=what, within=RELEASED_WITHIN, gives_back=True)
+        finally:
+            self.judge.promises.ended(turn)
         self.judge.check_goes_on(self.process, what, since=began)
         if outcome in {RELEASED, ReleaseOutcome.UNKNOWN}:
             self.judge.news.expect(self.process, "released", hold.key, hold.fence, outcome)

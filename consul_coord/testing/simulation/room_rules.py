@@ -3,6 +3,7 @@
 Rules
 - Where nothing goes wrong but the limit, no hold expires and no session ends early, however many others want
   a connection; and a release has an outcome.
+- There a release takes no longer than its hold has lasted, if that is half a second or more.
 - A connection that carries nothing is closed within ``IDLE`` seconds, also if its process does nothing then.
   It may be kept for as long as a request on another one has no answer: that may try out a new one.
 - A process at rest, which sends renewals and blocking queries only, has no more connections than queries, or
@@ -27,6 +28,7 @@ from consul_coord.testing.simulation.plan import CROWD_CHAOS, ENOUGH
 if TYPE_CHECKING:
     from consul_coord.events import Event
     from consul_coord.http.messages import Request
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.connections import Room
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
@@ -47,6 +49,10 @@ and open another one in less than a second."""
 STRUCK = 10.0
 """Seconds for which a Ctrl-C, which ends a release at once, is an excuse."""
 _HARMLESS = frozenset({*CROWD_CHAOS, "crash"})
+YOUNG = 0.5
+"""Seconds that a hold has to last for its release to take no longer than that."""
+ANSWERED = 0.3
+"""Seconds that its requests take."""
 
 
 class RoomRules:
@@ -58,6 +64,8 @@ class RoomRules:
         self._alone = not plan.fates and plan.strike is None and plan.chaos.keys() <= _HARMLESS
         """Whether nothing goes wrong but the limit."""
         self._rest = REST * max(1.0, USUAL / (plan.spec.ttl or USUAL))
+        self._are_alone = plan.users == 1
+        """Whether each client has one user only, for whose release it need not wait for others' queries."""
         self._is_ample = plan.connections == ENOUGH
         """Whether no client ever hears of a limit."""
         self._closed: dict[str, float] = {}
@@ -80,6 +88,12 @@ class RoomRules:
                 self._judge.convict("limit of connections", f"{process.name}: {event.describe()}")
             case _:
                 pass
+
+    def released_within(self, process: Process, hold: Grant) -> float:
+        """Return the seconds that the release of a hold may take."""
+        age = process.host.now() - hold.granted_at
+        is_judged = self._alone and self._are_alone and age >= YOUNG and self._room.has(process.name)
+        return age + ANSWERED if is_judged else math.inf
 
     def sent(self, process: Process, request: Request) -> None:
         """Take note that a process does more than rest: it sends what is no renewal and no query."""
