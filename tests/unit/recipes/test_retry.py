@@ -457,3 +457,10 @@ def test_failures_and_moves_are_paced_each_by_its_own_number(io: FakeIO) -> None
     with pytest.raises(PermissionDenied):
         io.run(failures.pause(PermissionDenied("no", method="GET", path="/", status=403)))
     assert pause() == 0.0, "a refusal is raised at once"
+
+
+def test_no_other_failure_is_taken_for_a_missing_datacenter() -> None:
+    io = FakeIO()
+    io.expect("GET", "/v1/kv/k", refusal(500, "rpc error making call: EOF"), pairs())
+    performed(io, kv.get("k", options=MARS))
+    assert io.paths == ["/v1/kv/k"] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from tests.support.fake_io import FakeIO, Step
 from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, txn_done, txn_failed
 
 if TYPE_CHECKING:
+    from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.hold.grant import Handle
 
 FOLDER = queue.directory(base_of("k"))
@@ -244,3 +247,26 @@ def test_who_may_not_remove_a_dead_writer_is_told_so() -> None:
     with pytest.raises(PermissionDenied, match="key:write"):
         io.run(recipe.acquire(io, client, readers, timeout=30.0))
     assert not io.steps
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, b"host:1"), (b"mine", b"mine"), (b"", b"")])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_place_shows_the_value_that_was_given_or_the_clients_name(
+    side: int, value: bytes | None, shown: bytes
+) -> None:
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0, name=b"host:1")
+    what = rwlocks.sides("k", value=value, flags=LOCK_FLAGS, session=None)[side]
+    written: list[bytes] = []
+
+    def joined(request: Request) -> Response:
+        (op, *_) = [each["KV"] for each in json.loads(request.body or b"")]
+        written.append(base64.b64decode(op["Value"]))
+        own = OWN | {"Value": op["Value"]}
+        return txn_done(own, own)
+
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, joined)
+    handle = io.run(recipe.acquire(io, client, what, timeout=30.0))
+    assert written == [marked(("read", "write")[side], shown)]
+    assert handle.grant.is_held(io.now())
