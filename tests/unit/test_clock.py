@@ -85,3 +85,7 @@ def test_time_does_not_go_back() -> None:
     before = clock.now()
     clock.advance(2.0)
     assert clock.now() == before + 6.0, "an alarm has moved it further"
+
+
+def test_a_virtual_clock_shows_its_time_in_a_failed_assertion() -> None:
+    assert repr(VirtualClock(7.25)) == "VirtualClock(now=7.250)"

@@ -253,6 +253,16 @@ def test_agent() -> None:
     assert agent.pass_check("c1").decode(Response(200)) is None
 
 
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [("10s", 10.0), ("1m30s", 90.0), ("0s", 10.0), ("soon", None), (15, None), (None, None)],
+)
+def test_the_shortest_ttl_of_sessions_is_told_if_it_can_be_read(told: object, seconds: float | None) -> None:
+    """Who answers is told all the same: the rest of the reply is as good."""
+    reply = {"Config": {"NodeName": "n1"}, "DebugConfig": {"SessionTTLMin": told}}
+    assert read_value(agent.info(), reply) == AgentInfo("n1", session_ttl_min=seconds)
+
+
 def test_catalog_and_health() -> None:
     node = {
         "ID": SID,
@@ -290,6 +300,12 @@ def test_queries() -> None:
     assert query.get("q1").decode(Response(404, {}, b"Query not found")).value is None
     with pytest.raises(NotFound):
         query.delete("q1").decode(Response(404, {}, b"Query not found"))
+
+
+def test_an_empty_list_of_queries_is_not_taken_for_the_one_that_was_asked_for() -> None:
+    assert read_value(query.list_queries(), []) == ()
+    with pytest.raises(DecodeError, match="no query"):
+        read(query.get("q1"), [])
 
 
 @pytest.mark.parametrize(("reply", "leader"), [("127.0.0.1:8300", "127.0.0.1:8300"), ("", None)])

@@ -266,6 +266,22 @@ def test_many_trees_take_no_time() -> None:
         keys([TxnOp.get_tree("a/")] * 64, *names, "b")
 
 
+def test_no_place_of_a_reply_is_tried_twice_for_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a reply that does not belong to 64 operations would take for ever."""
+    tried: set[tuple[Any, int, int]] = set()
+    choices = _txn_results._Matcher._choices
+
+    def note(matcher: Any, op: int, start: int) -> Any:
+        assert (matcher, op, start) not in tried
+        tried.add((matcher, op, start))
+        return choices(matcher, op, start)
+
+    monkeypatch.setattr(_txn_results._Matcher, "_choices", note)
+    with pytest.raises(ValueError, match="do not belong"):
+        keys([TxnOp.get("a")] * 64, *["a"] * 32, "b")
+    assert len(tried) > 64, "it was searched for"
+
+
 def as_pairs(*names: str) -> tuple[KVPair, ...]:
     return tuple(KVPair(name, create_index=at) for at, name in enumerate(names))
 
