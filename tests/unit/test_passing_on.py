@@ -6,8 +6,12 @@ The client's runner only notes what it is asked to run. Nothing is sent.
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import inspect
+import pickle
+import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +20,9 @@ import pytest
 
 import consul_coord as cc
 from consul_coord.base_client import require
+from consul_coord.io import Signal
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.hold.grant import Handle
 from consul_coord.recipes.once.record import Record
 from tests.unit.test_times import NOBODY
 
@@ -39,6 +45,8 @@ class Asked:
     program: Any
     args: tuple[Any, ...]
     given: dict[str, Any]
+    interrupt: Any = None
+    """What may end the call."""
 
     @property
     def name(self) -> str:
@@ -96,16 +104,18 @@ class World:
         )
 
     def _note(self, way: str, *args: Any, **given: Any) -> Any:
-        rest = args[1:] if way == "run" else args
+        interrupt, rest = (args[0], args[1:]) if way == "run" else (None, args)
         program, args = (None, rest) if way == "close" else (rest[0], rest[1:])
-        self.asked.append(Asked(way, program, args, given))
-        if not self._prefix:
-            return self.answer
+        self.asked.append(Asked(way, program, args, given, interrupt))
+        return self._answered() if self._prefix else self._told()
 
-        async def answered() -> Any:
-            return self.answer
+    async def _answered(self) -> Any:
+        return self._told()
 
-        return answered()
+    def _told(self) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
     def settle(self, found: Any) -> Any:
         async def main() -> Any:
@@ -483,3 +493,185 @@ def test_a_session_is_kept_as_its_settings_say(world: World) -> None:
         [SPEC],
         {"resume": "text"},
     )
+
+
+SHOWN = {
+    "Lock": "{0}Lock on 'k' of {1}",
+    "ReentrantLock": "{0}ReentrantLock on 'k' of {1}",
+    "MultiLock": "{0}MultiLock on 'k', 'l' of {1}",
+    "ReadWriteLock": "{0}ReadWriteLock on 'k' of {1}",
+    "reading": "{0}RwSide to read 'k' of {1}",
+    "writing": "{0}RwSide to write 'k' of {1}",
+    "Semaphore": "{0}Semaphore of 7 on 'k' of {1}",
+    "LeaderElection": "{0}LeaderElection of 'k': not leading",
+    "Once": "{0}Once on 'k' of {1}",
+    "Group": "{0}Group 'k': not joined",
+    "Partitioner": "{0}Partitioner of 'k': 0 of 3",
+}
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_each_object_shows_what_it_is_and_of_which_client(world: World, kind: str) -> None:
+    prefix = world.kind("Lock").__name__.removesuffix("Lock")
+    shown = SHOWN[kind].format(prefix, f"<{prefix}Client of {NOBODY}>")
+    assert repr(MADE[kind](world)) == f"<{shown}>"
+    assert world.asked == []
+
+
+def held(**given: Any) -> Any:
+    """Return a grant that lasts."""
+    facts = {"key": "k", "session": "s1", "fence": 7, "is_held": lambda _now: True, "over": Signal()}
+    return SimpleNamespace(**facts | given)
+
+
+def test_a_candidate_shows_its_term_while_it_leads(world: World) -> None:
+    election = MADE["LeaderElection"](world)
+    world.settle(election.start())
+    world.last().given["candidacy"].handle = SimpleNamespace(grant=held())
+    assert repr(election).endswith("LeaderElection of 'k': leading, term 7>")
+
+
+def test_a_member_shows_its_id(world: World) -> None:
+    group = MADE["Group"](world)
+    world.settle(group.join())
+    membership = world.last().args[0]
+    assert repr(group).endswith("Group 'k': not joined>")
+    membership.is_joined = lambda _now: True
+    assert repr(group).endswith("Group 'k': member 'me'>")
+
+
+def test_a_partitioner_shows_how_many_it_owns(world: World) -> None:
+    partitioner = MADE["Partitioner"](world)
+    world.settle(partitioner.start())
+    world.last().args[0].owned = lambda _now: {"0": held(), "2": held()}
+    assert repr(partitioner).endswith("Partitioner of 'k': 2 of 3>")
+    assert partitioner.group.prefix == "k"
+
+
+@pytest.mark.parametrize(("is_lost", "shown"), [(True, "LossEvent: set>"), (False, "LossEvent: not set>")])
+def test_the_event_of_a_loss_shows_whether_it_is_set(world: World, is_lost: bool, shown: str) -> None:
+    hold = world.kind("Hold")(world.runner, world.runner.core, held(is_lost=lambda _now: is_lost))
+    assert repr(hold.lost).endswith(shown)
+    assert hold.lost.is_set() is is_lost
+
+
+def test_a_kept_session_tells_how_long_it_lasts(world: World) -> None:
+    lease = SimpleNamespace(remaining=lambda now: 100.0 - now)
+    world.runner.now = lambda: 92.75
+    kept = world.kind("KeptSession")(world.runner, world.runner.core, SimpleNamespace(id="s1", lease=lease))
+    assert kept.remaining() == 7.25
+    assert repr(kept).endswith("KeptSession s1: 7.2 s left>")
+
+
+def leadership(world: World) -> Any:
+    candidacy = SimpleNamespace(client=world.runner.core)
+    return world.kind("Leadership")(world.runner, candidacy, held())
+
+
+def test_a_leadership_passes_on_what_it_is_given(world: World) -> None:
+    world.settle(leadership(world).ensure(2.5))
+    assert (world.last().name, world.last().given) == ("ensure", {"seconds": 2.5})
+    world.settle(leadership(world).put("new"))
+    assert (world.last().name, world.last().plain()) == ("proclaim", [b"new"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (
+            cc.LockLost("gone", key="k", session="s1", fence=7, reason=cc.LossReason.KEY_DELETED),
+            cc.LossReason.KEY_DELETED,
+        ),
+        (cc.NotHeld("released", key="k"), cc.LossReason.RESIGNED),
+    ],
+)
+def test_a_leadership_that_can_not_be_prolonged_is_told_as_such(
+    world: World, raised: Exception, reason: cc.LossReason
+) -> None:
+    world.answer = raised
+    with pytest.raises(cc.LeadershipLost) as told:
+        world.settle(leadership(world).ensure(2.5))
+    assert (told.value.reason, told.value.fence) == (reason, 7)
+
+
+def test_a_run_tells_its_slot(world: World) -> None:
+    turn = SimpleNamespace(slot="s7", handle=SimpleNamespace(grant=held()))
+    world.answer = turn
+    run = world.settle(MADE["Once"](world).begin(slot="s1"))
+    assert run.slot == "s7"
+    assert run.fence == 7
+
+
+def test_a_member_without_a_given_id_has_one_name_for_each_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, another = (MADE["Group"](world, id=None) for _ in range(2))
+    name = group.id
+    assert group.id == name != another.id
+    other = require(world.kind("Client")(NOBODY), world.kind("Client"), "a test")
+    monkeypatch.setattr(world.runner, "core", other.core)  # as in a forked child
+    assert group.id != name
+    assert MADE["Group"](world, id="mine").id == "mine"
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_group_refuses_to_be_duplicated(world: World, duplicate: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match="Group can't be pickled: make one in each process"):
+        duplicate(MADE["Group"](world))
+
+
+def test_a_partitioner_needs_a_group_of_its_own_world(world: World) -> None:
+    ours = world.kind("Group")
+    theirs: tuple[Any, Any] = (cc.AsyncGroup, cc.AsyncClient) if ours is cc.Group else (cc.Group, cc.Client)
+    for given in (None, "k", theirs[0](theirs[1](NOBODY), "k")):
+        refused = f"Partitioner needs a group, made with {ours.__name__}, not {given!r}"
+        with pytest.raises(cc.InvalidArgument, match=re.escape(refused)):
+            world.kind("Partitioner")(given, 3)
+
+
+WAITS: dict[str, Callable[[Any], object]] = {
+    **dict.fromkeys(
+        ("Lock", "MultiLock", "reading", "writing", "Semaphore"), lambda thing: thing.acquire(timeout=2.5)
+    ),
+    "Once": lambda thing: thing.begin(slot="s1"),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_cancel_ends_the_calls_that_wait_for_this_object_and_no_other(world: World, kind: str) -> None:
+    thing, other = MADE[kind](world), MADE[kind](world)
+    for each in (thing, thing, other):
+        world.answer = RECORD if kind == "Once" else Handle(held(depth=0, left=False), None)
+        world.settle(WAITS[kind](each))
+    calls = [asked.interrupt for asked in world.asked]
+    for call in calls:
+        world.runner.core.calls.enter(call)
+    thing.cancel()
+    assert [call.signal.is_set() for call in calls] == [True, True, False]
+    with pytest.raises(cc.AcquireCancelled, match="'k'"):
+        calls[0].raise_if_fired()
+
+
+INTERRUPTED: dict[str, Callable[[Any], object]] = {
+    "Lock": lambda thing: thing.run(_nothing, interrupt=True),
+    "Semaphore": lambda thing: thing.run(_nothing, interrupt=True),
+    "Once": lambda thing: thing.run(_nothing, slot="s1", interrupt=True),
+    "LeaderElection": lambda thing: thing.run(_nothing, interrupt=True),
+}
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize("kind", INTERRUPTED)
+def test_only_in_blocking_code_a_loss_interrupts_the_main_thread_alone(world: World, kind: str) -> None:
+    """There it is refused before anything is sent; on an event loop each block is cancelled at its loss."""
+    world.answer = cc.AcquireCancelled("enough", key="k")
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(lambda: world.settle(INTERRUPTED[kind](MADE[kind](world))))
+        error = run.exception()
+    is_blocking = world.kind("Lock") is cc.Lock
+    assert isinstance(error, cc.InvalidArgument if is_blocking else cc.AcquireCancelled)
+    assert bool(world.asked) is not is_blocking
+    assert not is_blocking or "main thread" in str(error)
