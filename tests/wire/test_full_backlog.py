@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from consul_coord.config import Settings
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
-from consul_coord.http.transport import dial
+from consul_coord.http.transport import dial, streams
 from consul_coord.http.transport.exchange import DirectTransport
 from tests.wire.servers import OK, PATIENCE
 
@@ -44,8 +45,35 @@ def crowd(tmp_path: Path) -> Iterator[tuple[socket.socket, int]]:
         pytest.skip("only Linux lets a connection to a crowded unix socket wait")
 
 
+def settings_for(listener: socket.socket) -> Settings:
+    return Settings.resolve(address=f"unix://{listener.getsockname()}", environ={})
+
+
 def transport_to(listener: socket.socket) -> DirectTransport:
-    return DirectTransport(Settings.resolve(address=f"unix://{listener.getsockname()}", environ={}))
+    return DirectTransport(settings_for(listener))
+
+
+@contextmanager
+def free_after(refused: threading.Event, crowd: tuple[socket.socket, int]) -> Iterator[None]:
+    """Have a thread take all who wait, once another one was refused, and answer that one."""
+    listener, waiting = crowd
+    listener.settimeout(PATIENCE)
+
+    def serve() -> None:
+        assert refused.wait(PATIENCE)
+        for _ in range(waiting):
+            listener.accept()[0].close()
+        with listener.accept()[0] as peer:
+            peer.settimeout(PATIENCE)
+            peer.recv(65536)
+            peer.sendall(OK)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        yield
+    finally:
+        server.join()
 
 
 def test_a_listener_that_stays_busy_is_a_timeout_with_nothing_sent(crowd: tuple[socket.socket, int]) -> None:
@@ -58,7 +86,6 @@ def test_a_listener_that_stays_busy_is_a_timeout_with_nothing_sent(crowd: tuple[
 def test_a_listener_that_becomes_free_is_reached(
     crowd: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener, waiting = crowd
     refused, pause = threading.Event(), dial._pause
 
     def tell_and_pause(*args: Any) -> bool:
@@ -66,21 +93,29 @@ def test_a_listener_that_becomes_free_is_reached(
         return pause(*args)
 
     monkeypatch.setattr(dial, "_pause", tell_and_pause)
+    with free_after(refused, crowd), closing(transport_to(crowd[0])) as transport:
+        assert transport.send(CAS, timeout=PATIENCE).status == 200
 
-    def serve() -> None:
-        assert refused.wait(PATIENCE)
-        for _ in range(waiting):
-            listener.accept()[0].close()
-        with listener.accept()[0] as peer:
-            peer.settimeout(PATIENCE)
-            peer.recv(65536)
-            peer.sendall(OK)
 
-    listener.settimeout(PATIENCE)
-    server = threading.Thread(target=serve)
-    server.start()
-    try:
-        with closing(transport_to(listener)) as transport:
-            assert transport.send(CAS, timeout=PATIENCE).status == 200
-    finally:
-        server.join()
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_on_an_event_loop_it_is_waited_for_as_well(
+    crowd: tuple[socket.socket, int], monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    refused, sleep = threading.Event(), anyio.sleep
+
+    async def tell_and_sleep(seconds: float) -> None:
+        assert seconds == streams.FULL_PAUSE
+        refused.set()
+        await sleep(seconds)
+
+    async def main() -> None:
+        transport = streams.StreamTransport(settings_for(crowd[0]))
+        with pytest.raises(RequestTimeout, match="no connection") as raised:
+            await transport.send(CAS, timeout=0.1)
+        assert raised.value.outcome_unknown is False
+        monkeypatch.setattr(anyio, "sleep", tell_and_sleep)
+        with free_after(refused, crowd):
+            assert (await transport.send(CAS, timeout=PATIENCE)).status == 200
+        await transport.aclose()
+
+    anyio.run(main, backend=backend)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,7 +16,14 @@ import trustme
 
 from consul_coord import Client, Lock
 from consul_coord.config import Settings, TLSConfig
-from consul_coord.errors import BrokenReply, CertificateRefused, ConfigError, ConnectFailed, RequestTimeout
+from consul_coord.errors import (
+    BrokenReply,
+    CertificateRefused,
+    ConfigError,
+    ConnectFailed,
+    RequestTimeout,
+    TooManyConnections,
+)
 from consul_coord.http.failures import NO_TLS, next_step
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport.exchange import DirectTransport
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.wire.conftest import MakeEngine, Serve
-    from tests.wire.servers import Peer
+    from tests.wire.servers import Peer, RawServer
 
 CAS = Request("PUT", "/v1/kv/a", body=b"v", retry=Retry.NEVER)
 RENEW = Request("PUT", "/v1/session/renew/x", retry=Retry.IDEMPOTENT, urgent=True)
@@ -268,3 +277,72 @@ def test_a_refused_certificate_is_told_at_once(
             with pytest.raises(CertificateRefused):
                 Lock(client, "k").acquire()
     assert not server.requests
+
+
+def test_what_can_not_even_begin_its_handshake_leaves_no_socket(own_engine: MakeEngine, serve: Serve) -> None:
+    """As where the other side has said something before it, and has hung up."""
+    server = serve(lambda peer: peer.wait_for_hang_up())
+    sender: Any = own_engine(f"https://127.0.0.1:{server.port}")
+    opened: list[socket.socket] = []
+
+    def wrap_socket(sock: socket.socket, **_: object) -> None:
+        opened.append(sock)
+        raise ssl.SSLError("Closed before TLS handshake with data in recv buffer.")
+
+    sender.transport._context = SimpleNamespace(wrap_socket=wrap_socket)
+    with pytest.raises(ConnectFailed, match="before TLS handshake") as raised:
+        sender.send(CAS)
+    assert raised.value.outcome_unknown is False
+    assert [sock.fileno() for sock in opened] == [-1]
+
+
+class Crowded:
+    """What an agent speaks TLS with: at its limit, it hangs up before the handshake."""
+
+    def __init__(self, context: ssl.SSLContext, *, refusals: int) -> None:
+        self._context = context
+        self._refusals = refusals
+
+    def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
+        if self._refusals:
+            self._refusals -= 1
+            raise ConnectionAbortedError
+        return self._context.wrap_socket(sock, **options)
+
+
+def crowded(serve: Serve, authority: Authority, *, refusals: int) -> RawServer:
+    return serve(always(OK), tls=Crowded(authority.server("127.0.0.1"), refusals=refusals))
+
+
+def test_a_hang_up_before_the_handshake_is_put_down_to_the_limit(
+    own_engine: MakeEngine, serve: Serve, authority: Authority
+) -> None:
+    server = crowded(serve, authority, refusals=1)
+    sender = own_engine(server, tls=TLSConfig(ca_cert=authority.file))
+    with pytest.raises(TooManyConnections, match="http_max_conns_per_client") as raised:
+        sender.send(CAS)
+    assert raised.value.outcome_unknown is False
+    assert sender.send(CAS).body == b"true"
+    assert server.connections == 2
+
+
+def test_near_the_limit_a_hang_up_before_the_handshake_is_waited_out(
+    own_engine: MakeEngine, serve: Serve, authority: Authority
+) -> None:
+    server = crowded(serve, authority, refusals=3)
+    sender: Any = own_engine(server, tls=TLSConfig(ca_cert=authority.file))
+    sender.transport.pool.limit.refused(sender.transport.pool.now())
+    assert sender.send(CAS, timeout=PATIENCE).body == b"true"
+    assert server.connections == 4
+    assert [request.split(b" ")[0] for request in server.requests] == [b"GET", b"PUT"], "tried out, sent once"
+
+
+def test_near_the_limit_a_renewal_that_is_hung_up_on_before_the_handshake_tells_so_at_once(
+    own_engine: MakeEngine, serve: Serve, authority: Authority
+) -> None:
+    server = crowded(serve, authority, refusals=2)
+    sender: Any = own_engine(server, tls=TLSConfig(ca_cert=authority.file))
+    sender.transport.pool.limit.refused(sender.transport.pool.now())
+    with pytest.raises(TooManyConnections):
+        sender.send(RENEW, timeout=PATIENCE)
+    assert server.connections == 1
