@@ -106,18 +106,41 @@ def test_a_resolver_that_hangs_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch
     assert getattr(raised.value, "outcome_unknown", None) is False
 
 
-def test_the_next_address_is_tried_when_one_fails(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def look_up_as(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> None:
+    """Have each name stand for these addresses."""
+    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: places)
+
+
+@pytest.mark.parametrize("first", ["refuses", "is silent"])
+def test_the_next_address_is_tried_when_one_fails(
+    own_engine: MakeEngine, serve: Serve, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
     server = serve(always(OK))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        refusing = listener.getsockname()
-    places = [
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", address)
-        for address in (refusing, ("127.0.0.1", server.port))
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: places)
-    transport = DirectTransport(settings_for("two-addresses.invalid:8500"))
-    assert transport.send(CAS, timeout=1.0).body == b"true"
-    transport.close()
+        refusing: tuple[str, int] = listener.getsockname()
+    with black_hole() as silent:
+        host, _, port = silent.rpartition(":")
+        failing = refusing if first == "refuses" else (host, int(port))
+        look_up_as(monkeypatch, failing, ("127.0.0.1", server.port))
+        sender = own_engine("two-addresses.invalid:8500")
+        with lasting(most=0.9):
+            assert sender.send(CAS, timeout=1.0).body == b"true"
+
+
+def test_of_all_addresses_the_last_ones_failure_is_told(
+    own_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        refusing: tuple[str, int] = listener.getsockname()
+    with black_hole() as silent:
+        host, _, port = silent.rpartition(":")
+        look_up_as(monkeypatch, refusing, (host, int(port)))
+        sender: Any = own_engine("two-addresses.invalid:8500")
+        sender.transport.connect_within = 0.2  # as where there is another agent
+        with pytest.raises(ConnectFailed, match=r"Connection timed out|TimeoutError") as raised:
+            sender.send(CAS, timeout=PATIENCE)
+    assert raised.value.outcome_unknown is False
 
 
 def test_a_name_is_looked_up_even_when_no_thread_can_be_had(
@@ -517,6 +540,45 @@ def test_a_cancellation_that_is_set_already_sends_nothing(serve: Serve) -> None:
         transport.send(CAS, timeout=1.0, cancel=flag)
     assert raised.value.error.outcome_unknown is False
     assert len(server.requests) == 1
+    transport.close()
+
+
+def test_a_cancellation_in_a_pause_before_connecting_ends_that_and_sends_nothing(serve: Serve) -> None:
+    """As at the agent's limit, where a request looks again and again whether it may connect."""
+    server, flag, pauses = serve(always(OK)), Flag(), list[float]()
+    transport: Any = DirectTransport(settings_for(server))
+    for _ in range(PATIENT):
+        transport.pool.limit.refused(transport.pool.now())
+
+    async def pause(_attempt: object, seconds: float) -> None:
+        pauses.append(seconds)
+        flag.set()
+
+    transport._pause = pause
+    with pytest.raises(SendCancelled) as raised:
+        transport.send(CAS, timeout=PATIENCE, cancel=flag)
+    assert raised.value.error.outcome_unknown is False
+    assert len(pauses) == 1
+    assert server.connections == 0
+
+
+def test_a_cancellation_that_comes_with_the_answer_to_a_trial_sends_nothing_more(serve: Serve) -> None:
+    server, flag = serve(always(OK)), Flag()
+    transport: Any = DirectTransport(settings_for(server))
+    transport.pool.limit.refused(transport.pool.now())  # so that a new connection is tried out
+    read = transport._read_soon
+
+    async def read_and_cancel(*args: Any) -> bytes:
+        data: bytes = await read(*args)
+        flag.set()
+        return data
+
+    transport._read_soon = read_and_cancel
+    with pytest.raises(SendCancelled) as raised:
+        transport.send(CAS, timeout=PATIENCE, cancel=flag)
+    assert raised.value.error.outcome_unknown is False
+    assert [request.split(b" ")[0] for request in server.requests] == [b"GET"]
+    assert not transport.pool.open.all()
     transport.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import threading
 from contextlib import ExitStack
@@ -32,6 +31,7 @@ from tests.wire.servers import OK, PATIENCE, always
 from tests.wire.test_connections import cancelled_send, closing_after_a_reply, hang_up_on_the_second
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
     from tests.wire.conftest import MakeEngine, Serve
