@@ -855,3 +855,32 @@ def test_a_new_connection_that_is_not_answered_costs_the_call_a_moment(
         assert transport.send(BEGIN, timeout=PATIENCE).body == b"true"
     transport.close()
     assert agent.writes() == [0, 0]
+
+
+@pytest.mark.usefixtures("old_at_once")
+def test_a_call_that_is_interrupted_while_it_tries_out_a_new_connection_ends_there(
+    serve: Serve, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Changing()
+    server = serve(agent.handle)
+
+    async def interrupt(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    async def scenario(transport: StreamTransport, _: anyio.abc.TaskGroup) -> None:
+        await writes(transport, BEGIN)
+        monkeypatch.setattr(transport, "_read_soon", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            await transport.send(BEGIN, timeout=PATIENCE)
+        assert not transport.pool.open.all()
+
+    run(backend, server, scenario)
+    assert len(agent.writes()) == 1
+
+    transport = DirectTransport(Settings.resolve(address=server.address, environ={}))
+    transport.send(BEGIN, timeout=PATIENCE)
+    monkeypatch.setattr(transport, "_read_soon", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        transport.send(BEGIN, timeout=PATIENCE)
+    assert not transport.pool.open.all()
+    assert len(agent.writes()) == 2
