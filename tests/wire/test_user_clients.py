@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import anyio
@@ -357,14 +357,28 @@ def test_where_no_thread_can_be_had_a_call_is_made_here_and_its_caller_does_not_
     assert call.latch.acquire(blocking=False), "its caller would wait for its whole time"
 
 
-def test_a_connection_that_does_not_show_its_socket_is_left_to_a_helper() -> None:
+class Frame:
+    """One on the stack, of httpcore's."""
+
+    f_code = SimpleNamespace(co_name="handle_request")
+    f_back = None
+
+    def __init__(self, connection: object) -> None:
+        self.f_locals = {"self": connection}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        None,
+        Frame(object.__new__(httpcore.HTTP11Connection)),
+        Frame(object.__new__(httpcore.HTTP2Connection)),
+        Frame(object()),
+    ],
+    ids=["none", "no socket", "of several exchanges", "unknown"],
+)
+def test_a_connection_that_does_not_show_its_socket_is_left_to_a_helper(frame: Any) -> None:
     """Versions of httpcore may differ in what they keep it in."""
-
-    class Frame:
-        f_code = SimpleNamespace(co_name="handle_request")
-        f_locals: ClassVar[dict[str, object]] = {"self": object.__new__(httpcore.HTTP11Connection)}
-
-    frame: Any = Frame()
     assert user_clients._socket_above(frame) is None
 
 
@@ -413,6 +427,31 @@ def test_over_a_kept_connection_the_caller_makes_the_call(
     for _ in range(10):
         assert transport.send(CAS, timeout=PATIENCE).body == b"true"
     assert len(helped) == 1
+
+
+def test_where_all_connections_of_the_client_are_in_use_one_is_waited_for(
+    helped: list[float], warm: Callable[..., Transport]
+) -> None:
+    """Not on the caller's thread, where nothing could end that."""
+    asked, opened = threading.Event(), threading.Event()
+
+    def late(peer: Peer) -> None:
+        peer.request()
+        asked.set()
+        assert opened.wait(PATIENCE)
+        peer.send(OK)
+        always(OK)(peer)
+
+    transport = warm(late, limits=httpx.Limits(max_connections=1))
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(transport.send, CAS, timeout=PATIENCE)
+        assert asked.wait(PATIENCE)
+        with lasting(most=0.4), pytest.raises(RequestTimeout):
+            transport.send(CAS, timeout=0.1)
+        second = pool.submit(transport.send, CAS, timeout=PATIENCE)
+        opened.set()
+        assert [each.result(PATIENCE).body for each in (first, second)] == [b"true"] * 2
+    assert len(helped) == 3
 
 
 def test_a_connection_that_has_ended_is_replaced(helped: list[float], serve: Serve) -> None:

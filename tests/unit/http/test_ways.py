@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from consul_coord.config import Settings
+from consul_coord.errors import ClientClosed
 from consul_coord.http.agents import LOOK
 from consul_coord.http.endpoints import status
 from consul_coord.http.transport.pool import KEEP
@@ -115,3 +116,38 @@ def test_connections_are_looked_at_again_as_soon_as_those_of_the_first_agent_are
     }
     wait = asyncio.run(way.several.sweep()) if way.is_async else way.several.sweep()
     assert wait == (min(expected, LOOK) if way.is_async else expected), "or for a sign of life"
+
+
+def test_that_any_agent_has_no_room_is_told(way: Way) -> None:
+    told: list[str] = []
+    first, *others = (agent.settings for agent in way.agents.all)
+    pool = way.several._fleet.pool
+    limits = [pool(first).limit]
+    way.several.listen(lambda: told.append("no room"))
+    limits += [pool(settings).limit for settings in others]
+    for limit in limits:
+        limit.refused(1000.0)
+    assert told == [], "one alone may be by chance"
+    for limit in limits:
+        limit.refused(1001.0)
+    assert len(told) == len(ADDRESSES)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["blocking", "async"])
+def test_once_closed_nothing_is_sent_to_the_agent_that_serves(is_async: bool) -> None:
+    fleet = Fleet(Settings.resolve(address=["127.0.0.1:1", "127.0.0.1:2"]))
+    fleet.agents._use(fleet.agents.all[0])
+    request = status.leader().request
+
+    async def close_and_send() -> None:
+        transport = AsyncSeveralTransport(fleet)
+        await transport.aclose()
+        await transport.send(request, timeout=5.0)
+
+    def close_and_send_here() -> None:
+        transport = SeveralTransport(fleet)
+        transport.close()
+        transport.send(request, timeout=5.0)
+
+    with pytest.raises(ClientClosed):
+        asyncio.run(close_and_send()) if is_async else close_and_send_here()
