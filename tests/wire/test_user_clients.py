@@ -357,29 +357,35 @@ def test_where_no_thread_can_be_had_a_call_is_made_here_and_its_caller_does_not_
     assert call.latch.acquire(blocking=False), "its caller would wait for its whole time"
 
 
-class Frame:
-    """One on the stack, of httpcore's."""
+def frame_of(kind: type[Any], *, shows_socket: bool = True) -> Any:
+    """Return what is on the stack while a connection of httpcore's sends."""
+    connection = object.__new__(kind)
+    if shows_socket:
+        connection._network_stream = SimpleNamespace(get_extra_info=lambda _: "its socket")
+    code = SimpleNamespace(co_name="handle_request")
+    return SimpleNamespace(f_code=code, f_locals={"self": connection}, f_back=None)
 
-    f_code = SimpleNamespace(co_name="handle_request")
-    f_back = None
 
-    def __init__(self, connection: object) -> None:
-        self.f_locals = {"self": connection}
+class Unknown:
+    """Some other connection."""
 
 
 @pytest.mark.parametrize(
-    "frame",
+    ("frame", "found"),
     [
-        None,
-        Frame(object.__new__(httpcore.HTTP11Connection)),
-        Frame(object.__new__(httpcore.HTTP2Connection)),
-        Frame(object()),
+        (frame_of(httpcore.HTTP11Connection), "its socket"),
+        (frame_of(httpcore.HTTP11Connection, shows_socket=False), None),
+        (frame_of(httpcore.HTTP2Connection), None),
+        (frame_of(Unknown), None),
+        (None, None),
     ],
-    ids=["none", "no socket", "of several exchanges", "unknown"],
+    ids=["HTTP/1", "no socket", "HTTP/2", "unknown", "none"],
 )
-def test_a_connection_that_does_not_show_its_socket_is_left_to_a_helper(frame: Any) -> None:
-    """Versions of httpcore may differ in what they keep it in."""
-    assert user_clients._socket_above(frame) is None
+def test_only_a_connection_of_one_exchange_that_shows_its_socket_is_used_without_a_helper(
+    frame: Any, found: object
+) -> None:
+    """Versions of httpcore may differ in what they keep it in, and an end of HTTP/2 ends other exchanges."""
+    assert user_clients._socket_above(frame) == found
 
 
 @pytest.fixture
