@@ -12,6 +12,7 @@ import pytest
 
 from consul_coord.errors import RequestTimeout
 from consul_coord.http.messages import Request, Retry
+from consul_coord.http.transport import watcher
 from consul_coord.http.transport.watcher import Watch
 from tests.support.sites import eventually
 from tests.support.stalls import lasting
@@ -187,3 +188,26 @@ def test_the_socket_of_an_exchange_that_has_just_ended_is_left_alone(is_over: bo
             ours.sendall(b"x")
         theirs.settimeout(30.0)
         assert theirs.recv(1) == (b"x" if is_over else b"")
+
+
+def test_a_watch_whose_owner_was_interrupted_as_it_ended_is_left_alone() -> None:
+    """The watcher would wait for ever, and with it all other exchanges of the process."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        watch = Watch(time.monotonic() + 60.0)
+        watch.begin(ours)
+        watch._lock.acquire()  # as by an interrupted end
+        with lasting(most=0.5):
+            watch.cut()
+        assert not watch.is_cut
+        assert watch._lock.locked()
+        assert watch not in watcher._watched
+        ours.send(b"it is open")
+
+
+def test_of_two_watchers_that_are_started_at_once_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = watcher._Watcher(), watcher._Watcher()
+    monkeypatch.setattr(watcher, "_running", {None: first})
+    monkeypatch.setattr(second, "_look", pytest.fail)
+    second.run()
+    assert watcher._running == {None: first}
