@@ -173,6 +173,33 @@ def test_in_another_thread_it_is_refused_before_any_io(site: Site, client: Clien
     assert client.stats().requests == 0
 
 
+@pytest.mark.parametrize("missing", ["the signal", "a way to one thread"])
+def test_where_the_system_can_not_do_it_it_is_refused_before_any_io(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    if missing == "the signal":
+        monkeypatch.setattr(interrupting, "SIGNAL", None)
+    else:
+        monkeypatch.delattr(signal, "pthread_kill")
+    with pytest.raises(InvalidArgument, match="this system can't"):
+        Lock(client, site.key).hold(timeout=5, interrupt=True).__enter__()
+    assert client.stats().requests == 0
+
+
+def test_a_block_that_is_forgotten_in_another_thread_gives_the_handler_back(
+    site: Site, client: Client, handler: list[int]
+) -> None:
+    before = signal.getsignal(SIGNAL)
+    blocks = [Lock(client, site.key).hold(timeout=5, interrupt=True)]
+    blocks[0].__enter__()
+    assert signal.getsignal(SIGNAL) is not before
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(blocks.clear).result()
+    eventually(lambda: signal.getsignal(SIGNAL) is before)
+    signal.raise_signal(SIGNAL)
+    assert handler == [SIGNAL], "only that of somebody else"
+
+
 def test_it_is_raised_once(site: Site, client: Client) -> None:
     lock = Lock(client, site.key)
     seen: list[LockLost] = []
