@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
@@ -321,6 +322,21 @@ def test_a_hold_dropped_while_the_client_closes_is_unlocked(
     client._runner.core.closing.subscribe(dropped.clear)
     client.close()
     assert first.reason is LossReason.CLIENT_CLOSED
+    with Client(address=site.address, session=spec(site)) as other:
+        assert Lock(other, site.key).try_acquire() is not None, "the lock-delay is in force"
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_client_that_nobody_refers_to_any_more_closes_by_itself(site: Site, is_held: bool) -> None:
+    before = set(threading.enumerate())
+    client = Client(address=site.address, session=spec(site, lock_delay=30.0))
+    hold = Lock(client, site.key).acquire(timeout=5)
+    if not is_held:
+        hold.release()
+    assert site.left_behind()
+    del client, hold
+    eventually(lambda: not gc.collect() and site.left_behind() == [])
+    eventually(lambda: set(threading.enumerate()) <= before)
     with Client(address=site.address, session=spec(site)) as other:
         assert Lock(other, site.key).try_acquire() is not None, "the lock-delay is in force"
 
