@@ -520,6 +520,10 @@ async def test_a_client_must_be_entered_before_its_recipes_are_used(site: Site) 
     with pytest.raises(RuntimeError, match="async with AsyncClient"):
         await AsyncLock(client, site.key).acquire()
     assert (await client.kv.get(site.key)).value is None
+    written = await client.kv.update(site.key, lambda value: (value or b"") + b"new")
+    assert written is not None
+    assert written.value == b"new"
+    assert await client.kv.delete(site.key)
     await client.close()
     assert site.left_behind() == []
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import pytest
 
-from consul_coord import events
+from consul_coord import events, threads
 from consul_coord.aio.driver import AsyncIO, Supervisor
 from consul_coord.aio.runner import AsyncHost
 from consul_coord.clock import SystemClock, VirtualClock
@@ -19,7 +19,9 @@ from consul_coord.errors import AcquireCancelled, BackgroundFailed, ClientClosed
 from consul_coord.events import Failed
 from consul_coord.http.messages import Request, Response
 from consul_coord.io import Interrupt, Signal, run
+from consul_coord.sync import driver
 from consul_coord.sync.driver import BlockingIO, ThreadHost, wait_for_any
+from tests.support.sites import eventually
 from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
@@ -420,6 +422,112 @@ def test_a_program_that_is_cancelled_before_the_loop_runs_ends_with_its_beginnin
     cancelled.done.subscribe(ended.set)
     assert ended.wait(PATIENCE)
     assert (slept, other.done.is_set()) == ([], False)
+    ended.clear()
+    other.cancel()
+    other.done.subscribe(ended.set)
+    assert ended.wait(PATIENCE), "what was handed over before can be cancelled as anything else"
+    assert slept == []
+
+
+def test_a_host_that_is_stopped_before_its_loop_runs_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consul_coord.sync.driver.start_delay", 3600.0)
+    before = set(threading.enumerate())
+    made: list[None] = []
+    host = ThreadHost(clock=SystemClock(), observer=None, background=lambda: cast("Any", made.append(None)))
+
+    async def program(_: IO) -> None:
+        raise AssertionError("it was started")
+
+    early = host.spawn(program, name="early")
+    loop = host._loop
+    assert loop is not None
+    with lasting(most=PATIENCE / 2):
+        host.stop(timeout=PATIENCE)
+    assert early.done.is_set(), "who waits for it would wait for ever"
+    assert set(threading.enumerate()) <= before
+    late = loop.spawn(program, name="just then")
+    late.cancel()
+    assert late.done.is_set()
+    assert made == []
+
+
+def test_once_the_loop_runs_what_begins_runs_there(monkeypatch: pytest.MonkeyPatch, host: ThreadHost) -> None:
+    monkeypatch.setattr("consul_coord.sync.driver.start_delay", 3600.0)
+    io = BlockingIO(host, cast("Any", NoTransport()))
+    seen, done = list[int](), threading.Event()
+
+    async def program(_: IO) -> None:
+        seen.append(threading.get_ident())
+        done.set()
+
+    async def wait(io: IO) -> None:
+        await io.sleep(3600)
+
+    host.spawn(wait, name="what waits for the loop")
+    run(io.begin(program, name="it", deadline=io.now() + PATIENCE))
+    assert seen == [threading.get_ident()], "the loop's start is put off"
+    done.clear()
+    host.hurry()
+    run(io.begin(program, name="it", deadline=io.now() + PATIENCE))
+    assert done.wait(PATIENCE)
+    assert seen[1] != threading.get_ident()
+
+
+def test_a_thread_that_was_started_twice_runs_once(monkeypatch: pytest.MonkeyPatch, host: ThreadHost) -> None:
+    """As by a start that was interrupted once the thread was there, and was repeated."""
+    start, seen, before = driver.start_thread, list[tuple[str, int]](), set(threading.enumerate())
+
+    def start_twice(run: Callable[[], object], *, name: str) -> None:
+        for _ in range(2):
+            start(run, name=name)
+
+    async def program(_: IO) -> None:
+        note("a program")
+
+    def note(what: str) -> None:
+        seen.append((what, threading.get_ident()))
+
+    monkeypatch.setattr(driver, "start_thread", start_twice)
+    for number in range(20):
+        host.call_back(partial(note, f"callback {number}"))
+    tasks = [host.spawn(program, name="it") for _ in range(2)]
+    for task in tasks:
+        wait_for_any([task.done], host.now() + PATIENCE, host.clock)
+    host.stop(timeout=PATIENCE)
+    eventually(lambda: set(threading.enumerate()) <= before)
+    told = [entry for entry in seen if entry[0].startswith("callback")]
+    assert [what for what, _ in told] == [f"callback {number}" for number in range(20)]
+    assert len({thread for _, thread in told}) == 1
+    assert len({thread for _, thread in seen}) == 2
+
+
+def none_left(*_: object, **__: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_where_no_thread_can_be_had_callbacks_run_when_the_host_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host, called = make_host(), list[tuple[int, int]]()
+    monkeypatch.setattr(threads, "start", none_left)
+    for number in range(2):
+        host.call_back(lambda number=number: called.append((number, threading.get_ident())))  # type: ignore[misc]
+    assert called == [], "they may be long, and their caller waits for nothing"
+    host.stop(timeout=PATIENCE)
+    assert called == [(number, threading.get_ident()) for number in range(2)]
+
+
+def test_where_no_thread_can_be_had_a_program_says_so_and_the_next_one_may_start(
+    monkeypatch: pytest.MonkeyPatch, host: ThreadHost
+) -> None:
+    async def program(_: IO) -> None:
+        pass
+
+    with monkeypatch.context() as refused:
+        refused.setattr(threads, "start", none_left)
+        with pytest.raises(BackgroundFailed, match=r"can't start new thread.*ulimit -u"):
+            host.spawn(program, name="it")
+    wait_for_any([host.spawn(program, name="it").done], host.now() + PATIENCE, host.clock)
 
 
 def test_what_is_handed_over_just_as_the_loop_takes_over_is_begun_too(
