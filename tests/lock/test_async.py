@@ -19,6 +19,7 @@ from consul_coord import (
     AsyncHold,
     AsyncLeaderElection,
     AsyncLock,
+    AsyncSemaphore,
     ClientClosed,
     HoldState,
     LockLost,
@@ -513,6 +514,29 @@ async def test_leaving_in_another_task_while_the_first_goes_on(site: Site, make_
         assert told.group_contains(RuntimeError, match="cancel scope|Cancel scope")
         assert site.operator.holder(site.key) is None
     assert site.left_behind() == []
+
+
+async def test_who_leaves_what_two_other_tasks_are_in_ends_neither(
+    site: Site, make_client: MakeClient
+) -> None:
+    async with make_client() as client:
+        block = AsyncSemaphore(client, site.key, 2).hold(timeout=5)
+        permits, left = list[AsyncHold](), anyio.Event()
+
+        async def work() -> None:
+            async with block as permit:
+                permits.append(permit)
+                await left.wait()
+                assert permit.is_held
+
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(work)
+            await eventually(lambda: len(permits) == 2)
+            with pytest.raises(RuntimeError, match="left in another task"):
+                await block.__aexit__(None, None, None)
+            assert all(permit.is_held for permit in permits)
+            left.set()
 
 
 async def test_a_client_must_be_entered_before_its_recipes_are_used(site: Site) -> None:

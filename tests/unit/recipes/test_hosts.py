@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import deque
+from contextlib import nullcontext
 from functools import partial
+from inspect import CORO_CLOSED, getcoroutinestate
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import pytest
 
 from consul_coord import events, threads
+from consul_coord.aio.callbacks import AsyncCallbacks
 from consul_coord.aio.driver import AsyncIO, Supervisor
 from consul_coord.aio.runner import AsyncHost
 from consul_coord.clock import SystemClock, VirtualClock
@@ -640,5 +645,137 @@ def test_what_has_ended_on_an_event_loop_leaves_no_alarm_on_the_clock(kind: str,
             scope.cancel()
             await io.sleep(LATER)
         assert clock.next_alarm() is None
+
+    anyio.run(main, backend=backend)
+
+
+# -- on an event loop
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+class SlowClock(WatchedClock):
+    """A clock on which less time passes than on the timers of a loop."""
+
+    def now(self) -> float:
+        return super().now() / 4
+
+
+@BACKENDS
+def test_a_timer_that_is_early_for_the_clock_is_set_again(backend: str) -> None:
+    clock = SlowClock()
+
+    async def main() -> None:
+        io, began = AsyncIO(AsyncHost(clock=clock, observer=None), cast("Any", NoTransport())), clock.now()
+        await io.sleep(0.05)
+        assert clock.now() >= began + 0.05
+
+    anyio.run(main, backend=backend)
+    assert clock.looks < 50, "it went round and round"
+
+
+@BACKENDS
+def test_a_signal_that_another_thread_raises_ends_a_wait(backend: str) -> None:
+    over = Signal()
+
+    async def main() -> None:
+        io = AsyncIO(AsyncHost(clock=SystemClock(), observer=None), cast("Any", NoTransport()))
+        other = threading.Timer(0.02, over.set)
+        other.start()
+        assert await io.wait(over, deadline=io.now() + PATIENCE)
+        other.join()
+
+    with lasting(most=PATIENCE / 2):
+        anyio.run(main, backend=backend)
+
+
+RAISED: dict[str, tuple[BaseException, bool]] = {
+    "an error": (ValueError("made up"), True),
+    "an exit": (SystemExit(3), True),
+    "Ctrl-C": (KeyboardInterrupt(), False),
+    "the end of a generator": (GeneratorExit(), False),
+    "errors": (BaseExceptionGroup("", [ValueError("made up"), ExceptionGroup("", [KeyError("k")])]), True),
+    "errors and an exit": (BaseExceptionGroup("", [ValueError("made up"), SystemExit(3)]), True),
+    "errors and Ctrl-C": (BaseExceptionGroup("", [ValueError("made up"), KeyboardInterrupt()]), False),
+}
+"""What a user's function may raise, and whether that is its own affair. Else it is for the loop to hear."""
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("error", "is_own"), RAISED.values(), ids=RAISED)
+def test_what_a_callback_raises_is_reported_or_is_for_the_loop(error: BaseException, is_own: bool) -> None:
+    notes = Notes()
+    host = AsyncHost(clock=SystemClock(), observer=notes)
+    with nullcontext() if is_own else pytest.raises(type(error)):
+        host.call_back(raising(error))
+    assert [type(event) for event in notes.events] == [Failed] * is_own
+    assert host._callbacks == {}, "closing would wait for it"
+
+
+@pytest.mark.parametrize(("error", "is_own"), RAISED.values(), ids=RAISED)
+@pytest.mark.parametrize("way", ["in order", "for an answer"])
+def test_what_a_function_of_an_election_raises_goes_to_it_or_to_the_loop(
+    error: BaseException, is_own: bool, way: str
+) -> None:
+    handed, failed, answers = list[Any](), list[BaseException](), list[object]()
+    calls = AsyncCallbacks(cast("Any", SimpleNamespace(host=SimpleNamespace(call_back=handed.append))))
+    if way == "in order":
+        calls.in_order(raising(error), failed.append)
+        calls.in_order(lambda: answers.append("the next one"), failed.append)
+    else:
+        calls.ask(raising(error), answers.append, failed.append, until=Signal())
+    with nullcontext() if is_own else pytest.raises(type(error)):
+        answer = handed[0]()
+        if way == "for an answer":
+            run(answer)
+    assert failed == [error] * is_own
+    assert answers == ["the next one"] * (is_own and way == "in order")
+
+
+@BACKENDS
+def test_a_coroutine_that_is_too_late_to_be_begun_is_closed(backend: str) -> None:
+    """Else Python says that it was never awaited."""
+    begun: list[Coroutine[Any, Any, None]] = []
+
+    async def late() -> None:
+        raise AssertionError("it was begun")
+
+    def call_back() -> Coroutine[Any, Any, None]:
+        begun.append(late())
+        return begun[0]
+
+    async def main() -> None:
+        host = AsyncHost(clock=SystemClock(), observer=None)
+        supervisor = host.adopt(Supervisor(host, cast("Any", NoTransport())))
+        await supervisor.start()
+        await supervisor.stop()
+        host.call_back(call_back)
+        await anyio.wait_all_tasks_blocked()
+        assert host._callbacks == {}, "closing would wait for it"
+
+    anyio.run(main, backend=backend)
+    assert getcoroutinestate(begun[0]) == CORO_CLOSED
+
+
+class Emptied(deque[Any]):
+    """Programs of which another thread takes the last one out just then."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@BACKENDS
+def test_what_two_threads_let_go_of_at_once_is_no_error(backend: str) -> None:
+    async def main() -> None:
+        host = AsyncHost(clock=SystemClock(), observer=None)
+        supervisor = Supervisor(host, cast("Any", NoTransport()))
+        supervisor._pending = Emptied()
+        supervisor._drop_pending()
 
     anyio.run(main, backend=backend)
