@@ -9,10 +9,12 @@ import socket
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consul_coord import Client
+from consul_coord.base_client import require
 from consul_coord.config import Settings
 from consul_coord.errors import ClientClosed
 from consul_coord.http.agents import LOOK
@@ -21,6 +23,9 @@ from consul_coord.http.transport.pool import KEEP
 from consul_coord.http.transport.several import Fleet, SeveralTransport, _Blocking
 from consul_coord.http.transport.several_async import AsyncSeveralTransport
 from tests.support.fake_io import run_at_once
+
+if TYPE_CHECKING:
+    from consul_coord.http.agents import Agent
 
 ADDRESSES = ["first.test:1", "unknown.test:2", "last.test:3", "127.0.0.1:4"]
 FOUND = {"first.test": ["10.0.0.1", "10.0.0.2"], "last.test": ["10.0.0.3", "10.0.0.4"]}
@@ -151,3 +156,26 @@ def test_once_closed_nothing_is_sent_to_the_agent_that_serves(is_async: bool) ->
 
     with pytest.raises(ClientClosed):
         asyncio.run(close_and_send()) if is_async else close_and_send_here()
+
+
+def test_each_agent_but_the_one_that_serves_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = [f"http://127.0.0.1:{number}" for number in (1, 2, 3)]
+    with Client(addresses) as client:
+        runner = require(client, Client, "a test")
+        agents = runner._transport.agents  # type: ignore[attr-defined]
+
+        async def verify(_way: object, agent: Agent) -> str:
+            return f"of {agent.address}"
+
+        monkeypatch.setattr(agents, "verify", verify)
+        assert runner.serving == ", ".join(addresses), "nobody knows yet"
+        assert list(runner.verify_agents()) == addresses
+        agents._use(agents.all[1])
+        assert runner.serving == addresses[1]
+        assert runner.verify_agents() == {each: f"of {each}" for each in (addresses[0], addresses[2])}
+
+
+def test_where_there_is_one_agent_there_is_no_other_to_verify() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        runner = require(client, Client, "a test")
+        assert (runner.serving, runner.verify_agents()) == ("http://127.0.0.1:1", {})
