@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import ContextVar
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -458,6 +459,51 @@ def test_where_all_connections_of_the_client_are_in_use_one_is_waited_for(
         opened.set()
         assert [each.result(PATIENCE).body for each in (first, second)] == [b"true"] * 2
     assert len(helped) == 3
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio", "trio"])
+def test_what_waited_for_a_connection_of_the_client_for_all_its_time_was_not_sent(
+    serve: Serve, kind: str
+) -> None:
+    asked, limits = threading.Event(), httpx.Limits(max_connections=1)
+
+    def hold_on(peer: Peer) -> None:
+        peer.request()
+        asked.set()
+        peer.wait_for_hang_up()
+
+    server = serve(hold_on)
+    here = Settings.resolve(address=server.address, environ={})
+
+    async def in_two_tasks() -> None:
+        async with httpx.AsyncClient(trust_env=False, limits=limits) as client:
+            transport = async_transport(here, http_client=client)
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(transport.send, CAS, timeout=PATIENCE))
+                assert await anyio.to_thread.run_sync(asked.wait, PATIENCE)
+                try:
+                    await transport.send(CAS, timeout=1.0)
+                finally:
+                    group.cancel_scope.cancel()
+
+    def in_two_threads() -> None:
+        with httpx.Client(trust_env=False, limits=limits) as client, ThreadPoolExecutor(1) as pool:
+            transport = sync_transport(here, http_client=client)
+            pool.submit(transport.send, CAS, timeout=PATIENCE)
+            assert asked.wait(PATIENCE)
+            try:
+                transport.send(CAS, timeout=1.0)
+            finally:
+                server.disconnect()
+
+    with pytest.raises((RequestTimeout, BaseExceptionGroup)) as raised:
+        in_two_threads() if kind == "blocking" else anyio.run(in_two_tasks, backend=kind)
+    errors = raised.value.exceptions if isinstance(raised.value, BaseExceptionGroup) else [raised.value]
+    (error,) = errors
+    assert isinstance(error, RequestTimeout)
+    assert len(server.requests) == 1
+    assert "no connection" in str(error)
+    assert error.outcome_unknown is False
 
 
 def test_a_connection_that_has_ended_is_replaced(helped: list[float], serve: Serve) -> None:

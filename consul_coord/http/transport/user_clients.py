@@ -59,6 +59,10 @@ class _Elsewhere(Exception):
     """The exchange can't take place on the caller's thread. Nothing was sent."""
 
 
+POOLED = 0.95
+"""The part of its time for which an exchange waits for a connection. If that ends first, nothing was sent."""
+
+
 class _Left(dict[str, float]):
     """The timeouts of httpx, of which each stage gets what is left of the whole exchange's time."""
 
@@ -133,7 +137,7 @@ class _OverClient(Generic[C]):
         url, ours = _url(self._root + self._outgoing.target(request)), self._outgoing.headers(attempt.began)
         # Empty content makes httpx say "Content-Length: 0" on a PUT.
         content = request.body or b""
-        extensions = {"timeout": _Left(attempt, pool=min(pool, attempt.remaining()))}
+        extensions = {"timeout": _Left(attempt, pool=min(pool, POOLED * attempt.remaining()))}
         if type(client) in (httpx.Client, httpx.AsyncClient) and not (client.cookies or client.params):
             # What the client would build, without merging the headers each time.
             built = httpx.Request(
