@@ -12,10 +12,11 @@ import anyio
 import pytest
 
 from consul_coord.config import Settings
-from consul_coord.errors import RequestTimeout
+from consul_coord.errors import ConnectFailed, RequestTimeout
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import dial, streams
 from consul_coord.http.transport.exchange import DirectTransport
+from tests.support.stalls import lasting
 from tests.wire.servers import OK, PATIENCE
 
 if TYPE_CHECKING:
@@ -80,6 +81,16 @@ def test_a_listener_that_stays_busy_is_a_timeout_with_nothing_sent(crowd: tuple[
     listener, _ = crowd
     with pytest.raises(RequestTimeout, match="no connection") as raised:
         transport_to(listener).send(CAS, timeout=0.2)
+    assert raised.value.outcome_unknown is False
+
+
+def test_where_another_agent_may_be_asked_it_is_waited_for_no_longer_than_that_takes(
+    crowd: tuple[socket.socket, int],
+) -> None:
+    transport = transport_to(crowd[0])
+    transport.connect_within = 0.2
+    with lasting(least=0.2, most=PATIENCE / 2), pytest.raises(ConnectFailed) as raised:
+        transport.send(CAS, timeout=PATIENCE)
     assert raised.value.outcome_unknown is False
 
 
