@@ -40,9 +40,9 @@ NEW = txn_failed((0, "a reason that Consul gives from some release on"))
 
 
 class Bench:
-    def __init__(self, **spec: Any) -> None:
+    def __init__(self, spec: SessionSpec | None = None) -> None:
         self.io = FakeIO()
-        self.core = ClientState(self.io, spec=SessionSpec(**{"ttl": 60.0} | spec), timeout=10.0)
+        self.core = ClientState(self.io, spec=spec or SessionSpec(ttl=60.0), timeout=10.0)
 
     def makes(self, *sessions: str) -> None:
         self.io.expect("PUT", CREATE, *(ok({"ID": session}) for session in sessions))
@@ -176,7 +176,7 @@ def test_a_reader_whose_session_is_unknown_as_it_joins_takes_another_one(bench: 
 
 
 def test_a_reader_whose_lease_is_over_by_the_answer_takes_another_session() -> None:
-    bench = Bench(ttl=9.0, lock_delay=9.0)
+    bench = Bench(SessionSpec(ttl=9.0, lock_delay=9.0))
     bench.makes(SESSION)
     own, other = rw_entry(SESSION, at=20), rw_entry(OTHER, at=30)
     bench.io.expect("PUT", TXN, txn_done(own, own), takes=8.9)
