@@ -637,7 +637,7 @@ MUTATIONS = (
         "the end of a leadership is told twice",
         Candidacy,
         "_begin",
-        "hold.over.subscribe(partial(self._ended, hold, Once(), Once()))",
+        "hold.over.subscribe(partial(self._ended, hold, Once(), called))",
         "for _ in range(2):\n        hold.over.subscribe(partial(self._ended, hold, Once(), Once()))",
     ),
     Mutation(
@@ -764,7 +764,7 @@ MUTATIONS = (
         "the end of a leadership is not told",
         Candidacy,
         "_begin",
-        "hold.over.subscribe(partial(self._ended, hold, Once(), Once()))",
+        "hold.over.subscribe(partial(self._ended, hold, Once(), called))",
         "pass",
         breaks="callbacks",
     ),
@@ -843,8 +843,8 @@ MUTATIONS = (
         "the end of a leadership is told before its beginning",
         Candidacy,
         "_begin",
-        "on_elected = self.plan.on_elected",
-        "hold.over.subscribe(partial(self._ended, hold, Once(), Once())); on_elected = self.plan.on_elected",
+        "called: Once[Grant] = Once()",
+        "called = Once(); hold.over.subscribe(partial(self._ended, hold, Once(), Once()))",
         breaks="callbacks",
     ),
     Mutation(
