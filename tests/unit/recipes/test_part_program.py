@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import PermissionDenied
+from consul_coord.events import Lost
 from consul_coord.models import LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.partition.part import Part
@@ -146,3 +147,25 @@ def test_an_owner_that_is_busy_for_a_moment_hears_of_both() -> None:
     io.at(io.time + 0.2 + Owner.handover / 2, owner.become_free)
     io.run(part.run(io))
     assert owner.told == [("acquired", 10), ("released", 10)]
+
+
+def test_who_owns_a_partition_notices_the_end_of_its_lease_by_itself() -> None:
+    """Perhaps nobody else looks at the hold then."""
+    io, owner = FakeIO(), Owner()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0, lock_delay=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{KEY}", pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(KEY, index=10)))
+
+    def leave() -> None:
+        part.leave()
+        for each in io.spawned:
+            each.done.set()  # it was about to take it again
+
+    io.at(io.time + 0.1, lambda: io.run_spawned("take"))
+    io.at(io.time + 58.0, leave)
+    io.run(part.run(io))
+    assert owner.told == [("acquired", 10), ("released", 10)]
+    assert owner.reports == []
+    assert [event.reason for event in io.seen(Lost)] == [LossReason.EXPIRED]
