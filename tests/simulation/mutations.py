@@ -1678,7 +1678,7 @@ MUTATIONS = (
         "now, -math.inf, math.inf",
         "now, self.checked_at, math.inf",
         breaks="ways in",
-        within=200,
+        within=800,
         drawn=draw_with_agents,
     ),
     Mutation(
@@ -1778,7 +1778,7 @@ MUTATIONS = (
         "cause and bare(cause)",
         "cause",
         breaks="nothing left",
-        within=60,
+        within=120,
     ),
     Mutation(
         "an own write is taken for a stranger's",
@@ -2067,7 +2067,7 @@ MUTATIONS = (
         "    doubt.add_note",
         "    return error\n    doubt.add_note",
         breaks="answers",
-        within=300,
+        within=500,
         drawn=draw_with_callers,
     ),
     Mutation(
