@@ -17,7 +17,7 @@ Rules
 - A user's functions are called in order, once: ``on_elected`` and ``on_lost`` take turns. The caller that
   ends the hold has ``on_lost`` called at that moment, so it is called also when this program does not run any
   more. An ``on_elected`` that is still being awaited is cancelled then, or ``on_lost`` might never come.
-  Neither is called if an earlier function takes until some time after the stop.
+  Neither is called if an earlier function ends only after the candidate has stopped.
 - An error of a user's function is reported and ends no candidacy. If it was the leader's work, including
   ``on_elected``, the leader resigns, because otherwise it would lead without working.
 - A leader whose health function raises or does not answer may be stuck. So its leadership is lost, as
@@ -74,7 +74,7 @@ HEALTH_PATIENCE = 10.0
 LOW_PRIORITY_ATTEMPT = 1.0
 """Seconds that a candidate of low priority stays in the queue."""
 LATE = 0.05
-"""Seconds after its end in which a candidate still hears of an election: who calls may be a little behind."""
+"""Seconds after its end in which a candidate still hears of an election: the calls may be a little behind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -158,6 +158,7 @@ class Candidacy:
         self._healthy = plan.health is None
         self._aside_until = -math.inf
         self._ended_at = math.inf
+        """When the program has ended."""
         self._refusals = 0
         self.following = Following(
             client,
@@ -363,21 +364,22 @@ class Candidacy:
         self.client.holds.limit(hold, self.plan.max_hold)
         self.client.host.emit(Elected(hold.key, hold.session, hold.fence))
         called: Once[Grant] = Once()
-        if self.plan.on_elected is not None:
+        on_elected = self.plan.on_elected
+        if on_elected is not None:
             self.calls.in_order(
-                partial(self._tell_beginning, hold, called),
+                partial(self._tell_beginning, partial(on_elected, self, hold), hold, called),
                 partial(self.work_failed, hold, "on_elected"),
                 until=hold.over,
             )
         hold.over.subscribe(partial(self._ended, hold, Once(), called))
         self.changes.tell()
 
-    def _tell_beginning(self, hold: Grant, called: Once[Grant]) -> object:
-        """Call ``on_elected``, unless an earlier function took too long; then nor is ``on_lost`` called."""
+    def _tell_beginning(self, on_elected: Callable[[], object], hold: Grant, called: Once[Grant]) -> object:
+        """Call ``on_elected``; if the candidate has ended before its turn, neither that nor ``on_lost``."""
         if self.client.host.now() > self._ended_at + LATE:
             called.settle(hold)
             return None
-        return None if self.plan.on_elected is None else self.plan.on_elected(self, hold)
+        return on_elected()
 
     def _ended(self, hold: Grant, told: Once[Grant], called: Once[Grant]) -> None:
         """Tell of a leadership's end, once; called by whoever ends it, and again if that was interrupted."""

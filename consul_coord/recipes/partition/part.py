@@ -18,8 +18,8 @@ Rules
   that down under the guard. Only then is the lock given up. A function that does not return in time cannot
   keep the partition for ever: it is given up all the same, and its hold says so.
 - ``on_released`` is called once after each ``on_acquired``, also when the lock was lost; then at once, by
-  whoever notices. Neither is called if an earlier function takes until the lock was given back, or until the
-  partition is not to be owned any more.
+  whoever notices. Neither is called if an earlier function ends only after the lock was given back, or after
+  this program has ended.
 - An ``on_acquired`` that is still being awaited when the partition has to go is cancelled.
 """
 
@@ -95,6 +95,7 @@ class Part:
         """Raised when another member is to own it."""
         self._told = told
         self._has_ended = False
+        """Whether the program has ended."""
         self._calls = calls
         self._plan = LockPlan(keys=(key,), value=value, remove=True)
 
@@ -181,7 +182,7 @@ class Part:
         owned.ending.set()
 
     def _tell_beginning(self, owned: Ownership) -> object:
-        """Tell its owner, unless he was busy until it was over: then he hears of neither."""
+        """Call ``on_acquired``; if the lock is gone before its turn, neither that nor ``on_released``."""
         hold = owned.handle.grant
         if hold.released or (hold.ended and self._has_ended):
             owned.called.settle(self.partition)
