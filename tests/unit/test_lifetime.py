@@ -1,4 +1,4 @@
-"""What happens to open clients at the end of a process, and in a forked child."""
+"""Open clients at the end of a process, and in a forked child."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Asked:
     args: tuple[Any, ...]
     given: dict[str, Any]
     interrupt: Any = None
-    """What may end the call."""
+    """The object that ends the call from outside."""
 
     @property
     def name(self) -> str:

@@ -297,7 +297,7 @@ def test_what_can_not_even_begin_its_handshake_leaves_no_socket(own_engine: Make
 
 
 class Crowded:
-    """What an agent speaks TLS with: at its limit, it hangs up before the handshake."""
+    """The TLS side of an agent at its limit: it hangs up before the handshake."""
 
     def __init__(self, context: ssl.SSLContext, *, refusals: int) -> None:
         self._context = context

@@ -258,7 +258,7 @@ def test_agent() -> None:
     [("10s", 10.0), ("1m30s", 90.0), ("0s", 10.0), ("soon", None), (15, None), (None, None)],
 )
 def test_the_shortest_ttl_of_sessions_is_told_if_it_can_be_read(told: object, seconds: float | None) -> None:
-    """Who answers is told all the same: the rest of the reply is as good."""
+    """The node is returned in any case: the rest of the reply is as good."""
     reply = {"Config": {"NodeName": "n1"}, "DebugConfig": {"SessionTTLMin": told}}
     assert read_value(agent.info(), reply) == AgentInfo("n1", session_ttl_min=seconds)
 

@@ -698,7 +698,7 @@ RAISED: dict[str, tuple[BaseException, bool]] = {
     "errors and an exit": (BaseExceptionGroup("", [ValueError("made up"), SystemExit(3)]), True),
     "errors and Ctrl-C": (BaseExceptionGroup("", [ValueError("made up"), KeyboardInterrupt()]), False),
 }
-"""What a user's function may raise, and whether that is its own affair. Else it is for the loop to hear."""
+"""Errors that a user's function may raise, and whether its client reports them. The others end the loop."""
 
 
 def raising(error: BaseException) -> Callable[[], None]:

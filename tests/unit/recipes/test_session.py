@@ -994,7 +994,7 @@ def test_one_renewal_is_sent_once(bench: Bench) -> None:
     assert len(bench.io.requests) == 2
 
 
-def test_after_a_list_that_was_answered_the_pauses_begin_anew(bench: Bench) -> None:
+def test_an_answered_list_ends_the_growth_of_the_pauses(bench: Bench) -> None:
     unanswered_create(bench, lost(CREATE))
     bench.io.expect("GET", LIST, *[lost(LIST)] * 5, ok([]), lost(LIST), *[ok([])] * 3)
     bench.io.run_spawned("reaper")
