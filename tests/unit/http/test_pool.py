@@ -6,11 +6,13 @@ import math
 import socket
 import struct
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord.config import Settings
+from consul_coord.errors import RequestTimeout
 from consul_coord.http.endpoints import status
 from consul_coord.http.transport.base import DEFAULT_LIMITS
 from consul_coord.http.transport.exchange import DirectTransport
@@ -130,6 +132,19 @@ def test_a_connection_that_another_thread_takes_just_then_is_left_to_it(
         assert pair.link.sock.fileno() >= 0
 
 
+def test_who_steps_aside_closes_all_that_is_not_in_use(pool: Pool, pair: Pair) -> None:
+    used, rests = Pair(), Pair()
+    pool.open.add(used.link)
+    pool.idle.append(rests.link)
+    parked(pool, pair)
+    pool.step_aside(0.0)
+    assert [each.link.sock.fileno() < 0 for each in (pair, rests, used)] == [True, True, False]
+    assert not pool.idle
+    assert not pool.parked
+    used.close()
+    rests.agent.close()
+
+
 def test_what_is_kept_too_long_is_closed_though_other_connections_are_taken_just_then(
     pool: Pool, pair: Pair
 ) -> None:
@@ -164,13 +179,44 @@ class CancelledAtTheEnd(DirectTransport):
         return received
 
 
+def connected(transport: DirectTransport, pair: Pair) -> None:
+    pair.link.home = transport.pool.open
+    pair.link.kept_until = math.inf
+    transport.pool.open.add(pair.link)
+    transport.pool.idle.append(pair.link)
+
+
 def test_a_connection_that_was_cut_off_just_after_its_reply_is_not_kept(pool: Pool, pair: Pair) -> None:
     transport = CancelledAtTheEnd(Settings.resolve(environ={}), pool=pool)
-    pool.open.add(pair.link)
-    pair.link.home = pool.open
-    pair.link.kept_until = math.inf
-    pool.idle.append(pair.link)
+    connected(transport, pair)
     transport.agent = pair.agent
     assert transport.send(status.leader().request, timeout=10.0).status == 200
     assert not pool.idle
     assert pair.link.sock.fileno() < 0
+
+
+class AnsweredLater(DirectTransport):
+    """Its requests are answered after ``takes`` seconds by its clock."""
+
+    agent: socket.socket
+    clock: float
+    takes: float
+
+    async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:
+        self.clock += self.takes
+        self.agent.sendall(REPLY)
+        return await super()._read(sock, attempt)
+
+
+@pytest.mark.parametrize("hold_open", [0.0, 5.0])
+def test_a_query_that_has_waited_for_its_connection_still_has_its_time(pair: Pair, hold_open: float) -> None:
+    pool = Pool(now=lambda: transport.clock)
+    transport = AnsweredLater(Settings.resolve(environ={}), pool=pool)
+    transport.agent, transport.clock, transport.takes = pair.agent, 0.0, 5.0
+    connected(transport, pair)
+    request = replace(status.leader().request, hold_open=hold_open)
+    if hold_open:
+        assert transport.send(request, timeout=1.0).status == 200
+    else:
+        with pytest.raises(RequestTimeout):
+            transport.send(request, timeout=1.0)

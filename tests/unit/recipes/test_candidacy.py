@@ -61,8 +61,8 @@ class Scripted(Candidacy):
         what = self.todo.pop(0)
         if not self.todo:
             self.stop()
-        if what is not LEADS:
-            raise REFUSED
+        if isinstance(what, PermissionDenied):
+            raise what
         pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
         kind = LockKind(Keys(self.client, ["k"], LOCK_FLAGS, "me"))
         handle = self.client.holds.grant(pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
@@ -110,6 +110,14 @@ def test_the_pause_that_a_leader_was_asked_for_outlasts_the_one_after_each_leade
 ) -> None:
     pauses = Scripted(FakeIO(), LEADS, REFUSED, aside=aside).pauses()
     assert pauses == pytest.approx([pause], abs=3 * TICK)
+
+
+def test_a_refusal_is_reported_when_it_is_a_new_one_and_the_candidate_still_stands() -> None:
+    io = FakeIO()
+    other = PermissionDenied("denied otherwise", method="PUT", path="/v1/txn", status=403)
+    last = PermissionDenied("denied at last", method="PUT", path="/v1/txn", status=403)
+    Scripted(io, REFUSED, REFUSED, other, last).pauses()
+    assert [event.error.partition("denied")[2] for event in io.seen(Failed)] == ["", " otherwise"]
 
 
 def test_one_that_can_not_begin_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

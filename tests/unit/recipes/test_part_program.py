@@ -5,7 +5,8 @@ An owner that is busy with an earlier function hears of no partition that has go
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -21,7 +22,8 @@ from tests.support.replies import SESSION, entry, ok, pairs, txn_done, txn_faile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consul_coord.recipes.hold.grant import Grant
+    from consul_coord.io import IO
+    from consul_coord.recipes.hold.grant import Grant, Handle
 
 KEY = "g/partitions/a"
 TIMES = 3
@@ -93,6 +95,33 @@ def test_a_part_that_may_not_be_taken_is_reported_and_tried_again() -> None:
     ((where, error),) = owner.reports
     assert "'a'" in where
     assert isinstance(error, PermissionDenied)
+
+
+class Scripted(Part):
+    """Owns the partition for a moment, or does not get it, as it is told to; it is left at the end."""
+
+    def __init__(self, core: ClientState, *gets: bool) -> None:
+        super().__init__(core, "a", key=KEY, value=b"", told=Owner(), calls=Owner())  # type: ignore[arg-type]
+        self.gets = list(gets)
+        self.tried_at: list[float] = []
+
+    async def _acquire(self, io: IO) -> Handle | None:
+        self.tried_at.append(io.now())
+        gets = self.gets.pop(0)
+        if not self.gets:
+            self.leave()
+        return cast("Handle", self) if gets else None
+
+    async def _own(self, *_: object) -> bool:
+        return True
+
+
+def test_the_pauses_of_a_part_that_is_not_got_grow_and_begin_anew_once_it_is_owned() -> None:
+    io, gets = FakeIO(), [*[False] * 4, True, False, False]
+    part = Scripted(ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0), *gets)
+    io.run(part.run(io))
+    pauses = [later - before for before, later in pairwise(part.tried_at)]
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.0, 0.05])
 
 
 class BusyOwner(Owner):

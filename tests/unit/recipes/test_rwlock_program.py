@@ -109,6 +109,21 @@ def test_the_fence_is_the_place_in_the_queue_also_where_somebody_has_written_to_
         io.run(recipe.acquire(io, client, others, timeout=30.0))
 
 
+def test_a_waiter_that_had_to_join_twice_keeps_its_place() -> None:
+    """The reply to its first join was lost, so the second one has written to what the first one made."""
+    io = FakeIO()
+    client = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    readers, _ = rwlocks.sides("k", value=b"", flags=LOCK_FLAGS, session=None)
+    again, writer = OWN | {"ModifyIndex": 25}, DEAD | {"Session": OTHER}
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, lost())
+    io.expect("PUT", TXN, txn_done(again, again, writer))
+    io.expect("GET", f"/v1/kv/{writer['Key']}", pairs())
+    io.expect("PUT", TXN, txn_done(again))
+    assert io.run(recipe.acquire(io, client, readers, timeout=30.0)).grant.fence == OWN["CreateIndex"]
+    assert not io.steps
+
+
 def test_a_dead_contender_that_was_never_in_is_removed_as_it_is_now_and_was_not_when_it_was_made() -> None:
     """Its own client has written to it, or the end of its session has."""
     io = FakeIO()
