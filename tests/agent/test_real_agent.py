@@ -162,7 +162,6 @@ def test_an_agent_that_nobody_refers_to_is_ended_and_cleaned_up(consul_binary: P
     assert not is_alive(pid)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that child only closes and exits
 def test_a_forked_child_leaves_its_parents_agent_alone(real_agent: RealAgent) -> None:
     pid = real_agent.pid
     child = os.fork()

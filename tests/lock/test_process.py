@@ -154,8 +154,7 @@ __main__.kept = client, hold
 {LAST_WORKS[last_work]}
 """
     program = f"""
-import multiprocessing, warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons: of fork, when threads run
+import multiprocessing
 names = dict(ADDRESS=ADDRESS, KEY=KEY, NAME=NAME)
 child = multiprocessing.get_context({method!r}).Process(target=exec, args=({child!r}, names))
 child.start()

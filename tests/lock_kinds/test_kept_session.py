@@ -756,8 +756,6 @@ def test_only_an_exports_text_is_resumed(site: Site, client: Client, text: str) 
 
 def test_a_forked_child_can_not_export_its_parents_session(site: Site) -> None:
     program = """
-import warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons: of fork, when threads run
 session = client.keep_session(SessionSpec(ttl=10, lock_delay=30, name=NAME))
 read, write = os.pipe()
 if (child := os.fork()) == 0:

@@ -102,6 +102,8 @@ def run(arguments: list[str], *, cwd: str, env: dict[str, str], own_group: bool,
     os.environ.update(env)
     if arguments[:2] == ["-W", "error"]:
         warnings.simplefilter("error")
+        # As for tests: what becomes of a child that is forked beside other threads is what they are about.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         sys.warnoptions.append("error")
         arguments = arguments[2:]
     module = sys.modules["__main__"] = types.ModuleType("__main__")
