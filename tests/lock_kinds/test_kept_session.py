@@ -27,6 +27,7 @@ from consul_coord import (
     MultiLock,
     ReentrantLock,
     ReleaseOutcome,
+    RequestTimeout,
     ResponseError,
     SessionNotFound,
     SessionSpec,
@@ -645,7 +646,7 @@ def test_a_session_that_can_not_be_resumed_here_yet_stays_with_who_has_it(
     hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
     text = session.export()
     proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/renew", times=1_000))
-    with pytest.raises(ResponseError):
+    with pytest.raises((ResponseError, RequestTimeout)):  # its last try may have little time
         client.keep_session(kept(site), resume=text)
     assert hold.is_held
     proxy.clear()
