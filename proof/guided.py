@@ -62,6 +62,12 @@ def bred(name: str) -> Plan:
     return plan
 
 
+def outcome_of(name: str) -> Outcome:
+    """Do the run of a name."""
+    plan = bred(name)
+    return Simulation(seed=plan.seed, plan=plan).outcome()
+
+
 def _changed(plan: Plan, number: int) -> Plan:
     rng, other = Dice(number, "breeding"), draw_mixed(number)
     if plan.gentle or other.gentle:
@@ -189,9 +195,10 @@ def main(arguments: Sequence[str]) -> int:
     showing.add_argument("name")
     options = parser.parse_args(arguments)
     if options.what == "show":
-        plan = bred(options.name)
-        outcome = Simulation(seed=plan.seed, plan=plan).outcome()
-        print(plan.describe(), outcome.trace.text(), outcome.violation or "no rule was broken", sep="\n")
+        outcome = outcome_of(options.name)
+        print(
+            outcome.plan.describe(), outcome.trace.text(), outcome.violation or "no rule was broken", sep="\n"
+        )
         return int(outcome.violation is not None)
     kept, broken = search(Seen(), corpus(options.corpus), seed=options.seed, seconds=options.seconds)
     options.corpus.write_text("".join(f"{name}\n" for name in kept))

@@ -108,6 +108,21 @@ def test_a_note_whose_write_had_no_answer_goes_with_the_leadership(
         until(lambda: client.kv.get(term_key(key)).value is None, "the note is gone")
 
 
+def test_the_note_of_an_election_without_an_answer_goes_with_what_else_that_has_left(
+    make_client: MakeClient, address: str, client: Client, key: str
+) -> None:
+    with FaultProxy(address) as proxy:
+        for elects_or_finds_out in (term_key(key).encode(), b'"check-session"'):
+            proxy.add(Fault(lose=Lose.REPLY, path="/v1/txn", containing=elects_or_finds_out, times=10_000))
+        with LeaderElection(make_client(address=proxy.address), key) as election:
+            until(lambda: client.kv.get(term_key(key)).value is not None, "it is elected")
+            assert not election.is_leader
+        until(lambda: client.kv.keys(key + "/").value == (), "nothing is left")
+        found = client.kv.get(key).value
+        assert found is not None
+        assert found.session is None
+
+
 def test_a_note_that_an_earlier_leadership_left_goes_with_the_next_one(
     stand: Stand, client: Client, key: str
 ) -> None:

@@ -12,6 +12,7 @@ from tests.simulation.mutations import MUTATIONS
 
 SCENE = next(seed for seed in range(100) if draw_mixed(seed).gentle)
 OTHER = next(seed for seed in range(100) if not draw_mixed(seed).gentle)
+SHARDS = 12
 
 
 def test_a_name_is_a_plan() -> None:
@@ -54,3 +55,13 @@ def test_a_broken_rule_ends_the_search() -> None:
         assert told[-1].startswith(f"{broken}: fences")
         assert guided.main(["show", broken]) == 1
     assert guided.main(["show", broken]) == 0
+
+
+@pytest.mark.search
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_no_run_that_is_kept_breaks_a_rule(shard: int) -> None:
+    names = guided.corpus()[shard::SHARDS]
+    assert names
+    broken = {name: guided.outcome_of(name).violation for name in names}
+    assert {name: violation for name, violation in broken.items() if violation is not None} == {}

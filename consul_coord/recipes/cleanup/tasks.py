@@ -80,6 +80,8 @@ class _AtKey:
     contender: str | None
     remove: tuple[bytes, ...] = ()
     """With one of these values the key is deleted, instead of unlocked."""
+    note: str | None = None
+    """A key that a take of this one has written as well."""
 
     async def _withdraw(self, io: IO, deadline: float) -> bool:
         """Remove them; returns whether there were any."""
@@ -91,6 +93,7 @@ class _AtKey:
             contender=self.contender,
             deadline=deadline,
             remove=self.remove,
+            note=self.note,
         )
 
 

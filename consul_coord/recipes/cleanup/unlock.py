@@ -131,17 +131,21 @@ async def withdraw(
     contender: str | None,
     deadline: float,
     remove: Collection[bytes] = (),
+    note: str | None = None,
 ) -> bool:
     """Remove a session's contender, then unlock the key if it has that; returns whether it had either.
 
     A key that still has a value of ``remove`` is deleted, instead of unlocked. In this order: with the
-    contender gone, no take under way can succeed any more. The caller has the key's ticket, so no hold is
-    meant by what is found. Raises the last failure when no answer came by ``deadline``.
+    contender gone, no take under way can succeed any more. ``note``, a key that the take has written as well,
+    goes before the unlock, because without the lock nobody finds it. The caller has the key's ticket, so no
+    hold is meant by what is found. Raises the last failure when no answer came by ``deadline``.
     """
     queued = contender is not None and await _remove_own(io, contender, session, deadline)
     pair = await read(io, key, deadline)
     if pair is None or pair.session != session:
         return queued
+    if note is not None:
+        await perform(io, kv.delete(note, cas=pair.modify_index), deadline=deadline)
     ours = pair.value in remove and pair.flags == flags
     locked = Locked(key, pair.modify_index, pair.value, remove=ours)
     await unlock(io, locked, session=session, flags=flags, deadline=deadline)

@@ -78,6 +78,7 @@ class Candidate(UnattendedAttempt):
         follows: Callable[[], bool],
     ) -> None:
         super().__init__(io, client, plan, source, timeout=timeout)
+        self.keys.note = notes.term_key(plan.key)
         self._vacancy = vacancy
         """The index of the vacant key, 0 without a key; None to queue also behind a leader."""
         self._index = vacancy

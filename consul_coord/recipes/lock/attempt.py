@@ -495,6 +495,8 @@ class LockAttempt(Attempt):
             self.unanswered.add(kept.id)
             for one in locked:
                 await unlock(self.io, one, session=kept.id, flags=self.plan.flags, deadline=self.limit)
+            if self.keys.note is not None:
+                self.client.reaper.add(RemoveKey(self.keys.note, pairs[0].modify_index))
             return None
         others = tuple(locked[1:])
         self.kind = MultiLockKind(self.keys, others) if others else LockKind(self.keys)
@@ -540,6 +542,7 @@ class LockAttempt(Attempt):
                 contender=self._own,
                 deadline=deadline,
                 remove=self.keys.remove,
+                note=self.keys.note,
             )
         except ConsulCoordError:
             return False

@@ -59,6 +59,8 @@ class Keys:
         self._client = client
         self.remove = remove
         """The values with which the keys are deleted when they are given back; empty where they are kept."""
+        self.note: str | None = None
+        """Another key that a take of the only one writes as well, and that nobody needs without the lock."""
         self.names = names
         self._flags = flags
         self._owner = owner
@@ -116,6 +118,7 @@ class Keys:
                     place=ticket,
                     fence=fence,
                     remove=remove,
+                    note=self.note,
                 )
                 self._client.reaper.add(task)
             else:
@@ -132,6 +135,7 @@ class Keys:
                 contender=self._contender(name, session),
                 alone=partial(self._alone, name, session),
                 remove=self.remove,
+                note=self.note,
             )
             self._client.reaper.add(sweep, after=SWEEPS[0])
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, ConnectFailed, LeadershipLost
+from consul_coord.errors import AcquireTimeout, ClientClosed, ConnectFailed, LeadershipLost
 from consul_coord.events import Waiting
 from consul_coord.models import LOCK_FLAGS, Blocker, KVPair, LossReason, SessionSpec
+from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue
 from consul_coord.recipes.election import heirs, notes
@@ -20,6 +21,7 @@ from tests.support.fake_io import FakeIO
 from tests.support.replies import OTHER, SESSION, entry, ok, pairs, renewed, txn_done, txn_failed, unreachable
 
 if TYPE_CHECKING:
+    from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.hold.grant import Handle
 
 THIRD = "33333333-3333-3333-3333-333333333333"
@@ -222,3 +224,37 @@ def test_a_candidate_watches_the_one_before_it_or_the_leader_that_it_also_follow
     assert [dict(each.params)["index"] for each in watches] == [str(index) for _, index, _ in watched]
     assert [each.blocker.position for each in io.seen(Waiting)] == places
     assert not io.steps
+
+
+def test_an_election_that_comes_after_the_end_of_the_lease_leaves_no_note() -> None:
+    """The key's own index is that of the note: any other one may be of a later leadership."""
+    io = FakeIO()
+    stands = candidate(io)
+    own = entry(queue.directory("k") + SESSION, index=12) | {"CreateIndex": 12}
+
+    def late(_: Request) -> Response:
+        for kept in stands.client.sessions:
+            stands.client.sessions.end(kept, LossReason.EXPIRED)
+        return txn_done(own, entry("k", index=50), entry(notes.term_key("k"), session=None, index=50))
+
+    free = entry("k", session=None)
+    io.expect("PUT", "/v1/txn", txn_done(free))
+    io.expect("PUT", "/v1/txn", txn_done(own, free, own))
+    io.expect("PUT", "/v1/txn", late)
+
+    def unlocked(_: Request) -> Response:
+        stands.client.closing.set()
+        return txn_done(entry("k"), entry("k", session=None, index=51))
+
+    io.expect("PUT", "/v1/txn", unlocked)
+    for key in (own["Key"], "k"):
+        io.expect("GET", f"/v1/kv/{key}", pairs())  # it withdraws
+    with pytest.raises(ClientClosed):
+        io.run(stands.run())
+    io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+    io.expect("DELETE", f"/v1/kv/{notes.term_key('k')}", ok(value=True))
+    for key in (own["Key"], "k") * len(SWEEPS):
+        io.expect("GET", f"/v1/kv/{key}", pairs())
+    io.run_spawned("reaper")
+    (removal,) = [request for request in io.requests if request.method == "DELETE"]
+    assert ("cas", "50") in removal.params
