@@ -457,8 +457,9 @@ class Chaos:
 
     def _move_stranger(self) -> None:
         """Let a member of another group come, show another value, or go."""
-        cluster, group = self._world.cluster, GroupPlan(self._rng.choice(self._world.plan.strangers))
-        if not cluster.state.leader or not cluster.has_node:
+        cluster, groups = self._world.cluster, self._world.plan.strangers
+        group = GroupPlan(self._rng.choice(groups)) if groups else None
+        if group is None or not cluster.state.leader or not cluster.has_node:
             return
         members = [one.key for one in cluster.under(f"{group.directory}/") if one.session]
         act = self._rng.choice(("comes", "shows another value", "goes")) if members else "comes"
@@ -474,7 +475,10 @@ class Chaos:
 
     def _damage_job(self) -> None:
         """Make a job's record unreadable, or another's, for a while."""
-        cluster, name = self._world.cluster, self._rng.choice(self._world.plan.jobs)
+        cluster, jobs = self._world.cluster, self._world.plan.jobs
+        if not jobs:
+            return
+        name = self._rng.choice(jobs)
         rules, key = self._world.judge.jobs[name], key_of(name)
         entry, damage = cluster.entry(key), rules.damage(self._rng) if cluster.state.leader else None
         if entry is None or damage is None:
@@ -492,8 +496,9 @@ class Chaos:
 
     def _write(self) -> None:
         """Let a stranger write or delete a key that is watched."""
-        cluster, key = self._world.cluster, self._rng.choice(self._world.plan.crowd_keys)
-        if cluster.state.leader:
+        cluster, keys = self._world.cluster, self._world.plan.crowd_keys
+        key = self._rng.choice(keys) if keys else ""
+        if key and cluster.state.leader:
             delete = cluster.entry(key) is not None and self._rng.chance(0.1)
             self._note(f"{key} is {'deleted' if delete else 'written'}")
             (cluster.delete if delete else cluster.put)(key)
