@@ -466,11 +466,13 @@ async def _renew_first(io: IO, kept: KeptSession, *, until: Signal | None, deadl
 class Creation:
     """A session that is being made: what came of it, for all who wait for it."""
 
-    __slots__ = ("done", "result")
+    __slots__ = ("done", "given_up", "result")
 
     def __init__(self) -> None:
         self.done = Signal()
         self.result: Once[KeptSession | Exception] = Once()
+        self.given_up = False
+        """Whether the one that it was made for waits no more."""
 
     def settle(self, result: KeptSession | Exception) -> None:
         """Wake everybody who waits."""

@@ -10,7 +10,8 @@ Rules, each with what happens without it
   client that saw its contender missing gives the slot away: one holder too many.
 - A record says that a session is not named any more only if it is newer than the session's own take: an old
   leader may show the record from before.
-- One session is made ahead, off the caller's path, so that the next attempt need not wait for it.
+- One session is made ahead, off the caller's path, so that the next attempt need not wait for it. One that
+  comes when its caller has given up is kept only as such.
 - A session that is idle for ``IDLE`` seconds is destroyed.
 - A session is the caller's from before it leaves the stock: the register knows who answers for it. One that
   is made for a caller goes into the stock first.
@@ -100,8 +101,12 @@ class SessionPool:
             if session is None:
                 deadline = min(deadline, io.now() + self._sessions.timeout)
                 creation = Creation()
-                await io.begin(partial(self._make, creation), name="create a session", deadline=deadline)
-                await creation.wait(io, deadline=deadline)
+                try:
+                    await io.begin(partial(self._make, creation), name="create a session", deadline=deadline)
+                    await creation.wait(io, deadline=deadline)
+                except BaseException:
+                    creation.given_up = True
+                    raise
             elif session.kept.lease.is_fit(io.now()):
                 return session
             else:
@@ -151,7 +156,11 @@ class SessionPool:
         """Make a session for the stock."""
         try:
             kept = await self._sessions.create(io, self.spec)
-            self.put_back(PooledSession(self._sessions, kept))
+            session = PooledSession(self._sessions, kept)
+            if creation.given_up and self._idle():
+                session.abandon()
+            else:
+                self.put_back(session)
             creation.settle(kept)
         except Exception as error:  # noqa: BLE001 - raised in the one that waits
             creation.settle(error)

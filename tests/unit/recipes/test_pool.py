@@ -11,7 +11,7 @@ from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, ReleaseOutcome, 
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.rwlock.kind import RwKind
 from consul_coord.recipes.session.pool import IDLE, PooledSession, SessionPool
-from tests.support.fake_io import FakeIO
+from tests.support.fake_io import FakeIO, Spawned
 from tests.support.replies import entry, lost, ok, txn_done, unreachable
 
 if TYPE_CHECKING:
@@ -75,12 +75,17 @@ def test_one_whose_lease_is_too_short_to_begin_anything_is_replaced(stock: Stock
 
 
 class Busy(FakeIO):
-    """One whose background does not come to make a session."""
+    """One whose background does not come to make a session in time."""
 
     ends: float
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[Spawned] = []
+
     async def begin(self, program: Callable[[IO], Awaitable[object]], *, name: str, deadline: float) -> None:
         self.ends = deadline
+        self.late.append(Spawned(name, program))
 
 
 @pytest.mark.parametrize(("patience", "ends"), [(2.0, 1002.0), (600.0, 1010.0)])
@@ -93,6 +98,21 @@ def test_one_that_is_not_made_is_waited_for_until_the_deadline_and_for_the_clien
     with pytest.raises(RequestTimeout, match="no session in time"):
         io.run(pool.get(io, lambda _: None, deadline=io.time + patience))
     assert io.time == io.ends == ends
+
+
+def test_those_that_are_made_too_late_are_not_all_kept() -> None:
+    """The agent had no room for a while, and each of several calls has given up on one."""
+    io = Busy()
+    core = ClientState(io, spec=SessionSpec(ttl=TTL), timeout=10.0)
+    pool = SessionPool(core.sessions, SessionSpec(ttl=TTL))
+    for _ in range(3):
+        with pytest.raises(RequestTimeout, match="no session in time"):
+            io.run(pool.get(io, lambda _: None, deadline=io.time))
+    io.spawned += io.late
+    for number in range(3):
+        io.expect("PUT", "/v1/session/create", ok({"ID": f"{number}"}))
+        io.run_spawned("create a session")
+    assert [session.id for session in core.sessions if session.lease.ended_by is None] == ["0"]
 
 
 @pytest.mark.parametrize("why", ["a request without an answer", "its end"])
