@@ -615,11 +615,11 @@ async def renew(
 ) -> Session:
     """Renew once, and return the session as the server has it; extends the lease.
 
-    ``caught_up``: a consistent read was answered just before, so that one 404 is enough. Raises
+    ``caught_up``: a consistent read was answered just before, so that one 404 of Consul's is enough. Raises
     SessionNotFound after ending the session; other errors change nothing.
     """
     try:
-        sent_at, session = await (_renew_once if caught_up else _renew_surely)(io, kept, deadline)
+        sent_at, session = await _renew_surely(io, kept, deadline, caught_up=caught_up)
     except SessionNotFound:
         sessions.end(kept, LossReason.SESSION_GONE)
         raise
@@ -637,10 +637,14 @@ async def renew(
     return session
 
 
-async def _renew_surely(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:
+async def _renew_surely(
+    io: IO, kept: KeptSession, deadline: float, *, caught_up: bool
+) -> tuple[float, Session]:
     try:
         return await _renew_once(io, kept, deadline)
-    except SessionNotFound:
+    except SessionNotFound as error:
+        if caught_up and is_consuls(error):
+            raise
         lives = await _lives(io, kept, deadline)
     try:
         return await _renew_once(io, kept, deadline)

@@ -14,6 +14,7 @@ from consul_coord.errors import (
     BrokenReply,
     ClientClosed,
     NoLeader,
+    NotFound,
     RequestTimeout,
     ServerError,
     SessionNotFound,
@@ -418,6 +419,26 @@ def test_a_404_of_a_leader_that_has_not_caught_up_is_not(bench: Bench, read: Res
     assert ("consistent", "") in bench.io.requests[2].params
     assert [event.reason for event in bench.io.seen(Lost)] == [LossReason.CLIENT_CLOSED]
     assert len(bench.io.seen(Renewed)) == 1
+
+
+@pytest.mark.parametrize("page", ["", "<html>404 Not Found</html>"])
+def test_a_404_that_is_not_consuls_is_no_end_also_right_after_a_consistent_reading(
+    bench: Bench, page: str
+) -> None:
+    """As of a proxy that has just lost its agent, while another of the holds is lost."""
+    bench.io.expect("PUT", RENEW, refusal(404, page))
+    bench.io.expect("GET", "/v1/session/info/", ok([session_json()]))
+    bench.io.expect("PUT", RENEW, refusal(404, page))
+    with pytest.raises(NotFound):
+        bench.io.run(bench.core.sessions.confirm(bench.io, bench.kept, deadline=bench.io.time + 5.0))
+    assert bench.hold.look(bench.io.time) == (HoldState.HELD, None)
+
+
+def test_a_404_right_after_a_consistent_reading_is_the_end(bench: Bench) -> None:
+    bench.io.expect("PUT", RENEW, refusal(404, "Session id 'x' not found"))
+    with pytest.raises(SessionNotFound):
+        bench.io.run(bench.core.sessions.confirm(bench.io, bench.kept, deadline=bench.io.time + 5.0))
+    assert bench.hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
 
 
 def test_a_404_is_no_end_while_no_leader_has_caught_up(bench: Bench) -> None:
