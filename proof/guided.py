@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 CORPUS = Path(__file__).with_name("corpus.txt")
 """Names of runs, the more interesting ones first."""
+MOST_KEPT = 240
+"""So many names are kept: the builds repeat their runs, a twelfth each."""
 CORE = tuple(str(Path(__file__).resolve().parents[1] / "consul_coord" / each) for each in ("recipes", "http"))
 FRESH = 0.3
 """The part of the runs that are drawn instead of bred, so that the search does not stay where it is."""
@@ -151,10 +153,11 @@ def search(
 ) -> tuple[list[str], str]:
     """Breed runs until a rule is broken or the time is over.
 
-    Returns the names of those that were interesting, and of the one that has broken a rule.
+    Returns the names of those that were interesting, the most interesting ones first, and of the one that has
+    broken a rule.
     """
     rng, ends = Dice(seed, "guided"), time.process_time() + seconds
-    waiting, kept, runs = list(dict.fromkeys(corpus)), list[str](), 0
+    waiting, kept, runs = list(dict.fromkeys(corpus)), dict[str, int](), 0
     while time.process_time() < ends:
         number = rng.randrange(10**6, 10**9)
         if waiting:
@@ -163,18 +166,22 @@ def search(
             name = str(number)
         else:
             # The latest ones have the fewest descendants so far.
-            name = f"{kept[int(len(kept) * rng.random() ** 0.5)]}/{number}"
+            name = f"{list(kept)[int(len(kept) * rng.random() ** 0.5)]}/{number}"
         outcome, news = seen.news(bred(name))
         runs += 1
         if outcome.violation is not None:
             tell(f"{name}: {outcome.violation}")
-            return kept, name
+            return _ranked(kept), name
         if news:
-            kept.append(name)
+            kept[name] = news
             tell(f"run {runs}: {name} reaches {news} things for the first time; {len(kept)} kept")
     reached = f"{seen.lines} lines, {len(seen.features)} events and pairs"
     tell(f"{runs} runs, {len(kept)} kept, {reached}, no rule broken")
-    return kept, ""
+    return _ranked(kept), ""
+
+
+def _ranked(kept: dict[str, int]) -> list[str]:
+    return sorted(kept, key=kept.__getitem__, reverse=True)
 
 
 @lru_cache(maxsize=1)
@@ -201,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return int(outcome.violation is not None)
     kept, broken = search(Seen(), corpus(options.corpus), seed=options.seed, seconds=options.seconds)
-    options.corpus.write_text("".join(f"{name}\n" for name in kept))
+    options.corpus.write_text("".join(f"{name}\n" for name in kept[:MOST_KEPT]))
     return int(bool(broken))
 
 
