@@ -362,7 +362,8 @@ class Candidacy:
         self.refusal, self._refusals = None, 0
         self.handle = handle
         self.client.holds.limit(hold, self.plan.max_hold)
-        self.client.host.emit(Elected(hold.key, hold.session, hold.fence))
+        if not hold.ended:
+            self.client.host.emit(Elected(hold.key, hold.session, hold.fence))
         called: Once[Grant] = Once()
         on_elected = self.plan.on_elected
         if on_elected is not None:

@@ -115,8 +115,8 @@ class CandidateUser(Holder):
         self._resigning: PendingCall | None = None
         self._ill_since = math.inf
         """Since when its health has been bad, the true time."""
-        self._doomed: Grant | None = None
-        """The leadership that it has a reason to end by itself."""
+        self._doomed: list[Grant | None] = []
+        """The leaderships that it had a reason to end by itself."""
         self._queued_then: frozenset[str] = frozenset()
         """Its contenders in the queue at that time."""
         sick = self.rng.chance(0.2)
@@ -235,7 +235,7 @@ class CandidateUser(Holder):
         candidacy, promises = self._candidacy, self.judge.promises
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
             self._resigning = promises.due(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
-            self._doomed = candidacy.hold
+            self._doomed.append(candidacy.hold)
             if fails:
                 self._office.stuck_in = candidacy.hold
         ill_for = self.judge.now - max(self._ill_since, promises.troubled(self.process.name))
@@ -519,7 +519,7 @@ class CandidateUser(Holder):
         }.get(said, self.judge.permits)
         # Its user may have made it resign meanwhile.
         in_vain = said in {"that does not queue", "the queue kept changing"}
-        gave_up = in_vain and was_held and hold.released and hold is not self._doomed
+        gave_up = in_vain and was_held and hold.released and hold not in self._doomed
         if is_wrong or gave_up:
             text = f"{self.process.name} hands {self.key} over to {short(heir)}: {said or 'done'}, it hears"
             self.judge.convict("answers", f"{text}, and {'has resigned' if gave_up else 'that is wrong'}")

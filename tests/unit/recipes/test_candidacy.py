@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import PermissionDenied
-from consul_coord.events import Failed
+from consul_coord.events import Elected, Failed, Lost
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.election import asking
@@ -27,6 +27,7 @@ TICK = 0.125
 """Seconds between two looks at whether it makes an attempt."""
 REFUSED = PermissionDenied("denied", method="PUT", path="/v1/txn", status=403)
 LEADS = "leads"
+LED = "was elected, and has lost that by now"
 
 
 class Scripted(Candidacy):
@@ -72,7 +73,10 @@ class Scripted(Candidacy):
                 self.stand_aside(self.aside)
             handle.grant.lose(LossReason.KEY_DELETED)
 
-        self._io.at(io.now() + (2 * TICK if self.aside else 0.0), end)  # once it leads
+        if what is LED:
+            end()
+        else:
+            self._io.at(io.now() + (2 * TICK if self.aside else 0.0), end)  # once it leads
         return handle
 
     def pauses(self) -> list[float]:
@@ -110,6 +114,14 @@ def test_the_pause_that_a_leader_was_asked_for_outlasts_the_one_after_each_leade
 ) -> None:
     pauses = Scripted(FakeIO(), LEADS, REFUSED, aside=aside).pauses()
     assert pauses == pytest.approx([pause], abs=3 * TICK)
+
+
+def test_no_election_is_reported_after_the_loss_of_what_it_has_won() -> None:
+    """As where the process stands still just when its answer comes."""
+    io = FakeIO()
+    Scripted(io, LED, LEADS, REFUSED, aside=TICK).pauses()
+    told = [type(event) for event in io.events if isinstance(event, Elected | Lost)]
+    assert told == [Lost, Elected, Lost]
 
 
 def test_a_refusal_is_reported_when_it_is_a_new_one_and_the_candidate_still_stands() -> None:
