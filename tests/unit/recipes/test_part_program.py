@@ -112,7 +112,7 @@ class Scripted(Part):
             self.leave()
         return cast("Handle", self) if gets else None
 
-    async def _own(self, io: IO, handle: Handle) -> bool:  # noqa: ARG002 - as a Part does
+    async def _own(self, io: IO, handle: Handle) -> bool:
         return True
 
 
