@@ -80,7 +80,8 @@ class Answers:
         self._judge = judge
         self._serves = not (_NODE & plan.chaos.keys()) and plan.connections in {0, ENOUGH}
         """Whether the servers do what they are asked, except for the faults of requests and links."""
-        self._ended = "destroy session" in plan.chaos
+        acts = {*plan.chaos, *(() if plan.strike is None else plan.strike[1:])}
+        self._ended = "destroy session" in acts
         """Whether servers refuse requests now and then, as the session has just ended."""
         self._calm = plan.calm
         self._names_holders = plan.calm or plan.has_only_acts
