@@ -216,7 +216,7 @@ class Agents:
             except ConnectFailed as error:
                 failures.append(bare(error))
                 continue
-            self._use(each)
+            self._use(each, way.now())
             return reply
         raise _none_serves(request, failures)
 
@@ -251,8 +251,11 @@ class Agents:
             agent.leave(agent.heard_at)
         return reply
 
-    def _use(self, agent: Agent) -> None:
+    def _use(self, agent: Agent, now: float) -> None:
         before, self.current = self.current, agent
+        for other in self.all:
+            if other not in {before, agent} and other.rests(now):
+                other.cut()  # left before it became the one that serves
         if before is not None and before is not agent:
             before.cut()
             self.on_move(before.address, agent.address)
@@ -260,12 +263,14 @@ class Agents:
     # -- checking
 
     async def look_for_life(self, way: Way) -> None:
-        """Leave the agent that serves if it is silent, so that all that is under way there goes on elsewhere.
+        """Leave an agent that is silent, so that all that is under way there goes on elsewhere.
 
-        Called every ``LOOK`` seconds where there is another agent.
+        It may have been checked just now, and not be the one that serves yet. Called every ``LOOK`` seconds
+        where there is another agent.
         """
-        agent, now = self.current, way.now()
-        if agent is None or now < agent.asked_at + SILENT_AFTER:
+        known = self.all if self.current is None else (self.current, *self.all)
+        agent, now = min(known, key=lambda one: one.asked_at), way.now()
+        if now < agent.asked_at + SILENT_AFTER:
             return
         asked = replace(status.leader().request, urgent=True, keep=0.0)
         try:
@@ -275,6 +280,8 @@ class Agents:
                 agent.leave(way.now())
                 with suppress(ConsulCoordError):
                     await self.send(way, asked, timeout=2 * CHECK_WITHIN)
+                    if agent is not self.current:
+                        agent.cut()
         else:
             # It lives. If an earlier request to it fails all the same, that failure leaves it.
             agent.asked_at = math.inf

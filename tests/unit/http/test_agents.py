@@ -202,12 +202,13 @@ def test_what_could_not_be_sent_goes_on_in_the_order_of_the_names_and_stays_ther
     world.agents[A].fails = world.agents[B].fails = ConnectFailed
     world.send()
     assert (world.paths(A), world.paths(B), world.paths(C)) == ([READ.path], [PEERS], [*CHECK, READ.path])
-    assert (world.current, world.moves, world.cut) == (C, [(A, C)], [A])
+    assert (world.current, world.moves, {*world.cut}) == (C, [(A, C)], {A, B})
+    world.cut.clear()
     world.agents[A].fails = world.agents[B].fails = None
     world.time += REST + 1.0
     world.send()
     assert (world.paths(A), world.paths(C)) == ([], [READ.path])
-    assert world.cut == [A]
+    assert world.cut == []
 
 
 def test_the_next_agent_has_the_time_that_is_left(world: World) -> None:
@@ -583,6 +584,52 @@ def test_an_agent_that_falls_silent_just_after_another_answer_is_left_as_soon(wo
     with pytest.raises(RequestTimeout):
         world.send()
     assert world.current == B
+
+
+@pytest.mark.parametrize(
+    ("is_new", "is_back", "goes_to"),
+    [
+        pytest.param(True, False, B, id="a new client"),
+        pytest.param(False, False, C, id="a client that moves"),
+        pytest.param(False, True, A, id="a client that moves, and its agent is back"),
+    ],
+)
+def test_an_agent_that_falls_silent_just_after_its_check_is_left_as_soon(
+    *, is_new: bool, is_back: bool, goes_to: str
+) -> None:
+    world = World()
+    if not is_new:
+        world.send()
+        world.agents[A] = Behaviour(fails=ConnectFailed, doubt=False)
+    exchange, silent = world.exchange, world.agent(A if is_new else B)
+    cut_at: list[float] = []
+    silent.cut = lambda: cut_at.append(world.time)
+
+    async def silent_once_checked(asked: Agent, request: Request, *, timeout: float) -> Response:
+        if asked is silent and request.path == READ.path:
+            world.exchange, began = exchange, world.time  # type: ignore[method-assign]
+            world.agents[silent.address].silent = True
+            if is_back:
+                world.agents[A] = Behaviour()
+                world.agent(A).left_at -= REST
+            while world.time < began + SILENT_AFTER + LOOK + SIGN_WITHIN:
+                world.time += LOOK
+                world.run(world.rules.look_for_life(world))
+            assert cut_at, "what is under way there would wait for its whole time"
+            timeout -= world.time - began
+        return await exchange(asked, request, timeout=timeout)
+
+    world.exchange = silent_once_checked  # type: ignore[method-assign, assignment]
+    with pytest.raises(RequestTimeout):
+        world.send()
+    assert world.current == goes_to
+
+
+def test_what_waits_at_an_agent_that_a_new_client_left_is_cut_off() -> None:
+    world = World()
+    world.agents[A].silent = True
+    world.send()
+    assert (world.current, world.cut, world.moves) == (B, [A], [])
 
 
 def test_what_was_answered_is_no_reason_to_ask_for_a_sign_of_life(world: World) -> None:
