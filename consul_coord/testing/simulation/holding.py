@@ -277,6 +277,7 @@ class Holder:
     async def ask_around(self, io: SimIO) -> None:
         """Ask about everybody in a moment, beside what it does."""
         await io.sleep(self.more.uniform(0.0, ASKS_WITHIN))
+        self.judge.sessions.asks_beside(self.process)
         await self._look_round(io, self.asks_about)
 
     async def _look_round(self, io: SimIO, of: str) -> None:

@@ -54,6 +54,12 @@ MOST_FAILED = 45
 """Tries of one thing in so many seconds, all of which failed. A lease has time for half as many."""
 MOST_RENEWED = 36
 """Likewise, of one session's renewals: one program makes them, and its pauses leave time for no more."""
+QUESTIONS = frozenset({"list", "look", "read", "watch-session", "other"})
+"""What a user may send who asks about everybody, beside what it does."""
+MOST_ASKED = 12
+"""Further failed tries of such a thing, for each user who may have asked meanwhile."""
+ASKS_FOR = 20.0
+"""Seconds that its questions take at most: two, one after the other."""
 UNLOCKED_WITHIN = 10.0
 """Seconds after a failure within which a release may not have been answered: it is tried once more then."""
 GONE_WITHIN = 3.0
@@ -104,6 +110,8 @@ class SessionRules:
         """Since when each process has no contact, by its clock, as it reports."""
         self._failed: dict[tuple[str, str], deque[float]] = {}
         """When each process has tried one thing, since that was answered last."""
+        self._asked: dict[str, list[float]] = {}
+        """When users of each process began to ask about everybody, beside what they do."""
         self._queried: dict[str, float] = {}
         """When each process has heard of a blocking query last: the next one lets a renewal go first."""
         self._closed: dict[str, tuple[Process, float]] = {}
@@ -189,9 +197,16 @@ class SessionRules:
             times.popleft()
         # A client that closes tries once for each thing that it may have left.
         most = MOST_RENEWED if shape.name == "renew" else self._most_failed
+        if shape.name in QUESTIONS:
+            began = self._asked.get(process.name, ())
+            most += MOST_ASKED * sum(at > times[0] - ASKS_FOR for at in began)
         if len(times) > most and not (process.foreign or process.core.closing.is_set()):
             text = f"{process.name} has failed {len(times)} times in {TRIED:g} s, and goes on: {shape}"
             self._judge.convict("pace", text)
+
+    def asks_beside(self, process: Process) -> None:
+        """Take note that a user begins to ask about everybody, beside what it does."""
+        self._asked.setdefault(process.name, []).append(self._judge.now)
 
     # -- closing
 
