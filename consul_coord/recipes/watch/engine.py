@@ -17,8 +17,9 @@ Rules
   and these looks. A permit then costs no more requests than a lock. A key that such a reading lacks is a
   suspicion only, as a token may read one key and not another. Once anything changes there, or it can't be
   listed, the hold goes back to the first way, and stays with it longer each time.
-- A query for a hold lasts no longer than the hold has been watched. Where the agent has no room for another
-  connection, the release waits for the query's end: so it takes no more than twice as long as the hold.
+- A query for a hold, or for the session of one, lasts no longer than that has been watched. Where the agent
+  has no room for another connection, the release waits for the query's end: so it takes no more than twice
+  as long as the hold.
 - Where the agent refuses connections, one query goes on, and is a short one: whatever else has to be sent
   waits for its end. All else shares readings.
 - A wait brings what the thing was at some moment; the caller acts by naming an index, or looks again. So a
@@ -415,7 +416,7 @@ class Watches:
         follower: Follower[Session | None] = Follower(
             partial(session_endpoint.watch, kept.id, options=CONSISTENT)
         )
-        follower.longest = self.longest
+        follower.longest = partial(self._longest_for_hold, io.now())
         try:
             while any(watched.kept is kept for watched in self._held):
                 try:

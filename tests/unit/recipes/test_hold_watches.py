@@ -491,6 +491,28 @@ def test_a_query_lasts_no_longer_than_the_hold_was_watched_and_longer_each_time(
     assert lasted[-1][1] > 2 * lasted[0][1]
 
 
+@pytest.mark.usefixtures("many")
+def test_neither_does_the_query_for_the_session_of_a_hold_that_shares_readings() -> None:
+    """Where the agent has no room for another connection, the hold's release waits for its end."""
+    bench, lasted = Bench(), list[tuple[float, float]]()
+    began = bench.io.time
+
+    def answer(request: Request) -> Response:
+        lasted.append((bench.io.time - began, request.hold_open))
+        bench.io.time += request.hold_open
+        if bench.io.time < began + 2.0:
+            bench.io.expect("GET", INFO, answer)
+        else:
+            bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+        return ok([session()])
+
+    bench.io.expect("GET", INFO, answer)
+    bench.watch_session()
+    longest = [(max(engine.SHORTEST_HELD, watched), seconds) for watched, seconds in lasted]
+    assert all(seconds <= most for most, seconds in longest), lasted
+    assert lasted[-1][1] > 2 * lasted[1][1] > 0.0
+
+
 def test_the_watch_of_a_hold_ends_with_it_while_a_query_is_not_answered(bench: Bench) -> None:
     bench.io.expect("GET", KEY, pairs(entry("k")), takes=50.0)
     bench.io.at(1002.0, bench.hold.begin_release)

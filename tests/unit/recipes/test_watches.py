@@ -499,7 +499,7 @@ def test_a_few_sessions_whose_holds_share_readings_have_a_query_and_make_room_fo
         hold.kept = kept
         shared.waits.watch(shared.io, hold)
     assert watched() == ["watch session 0", "watch session 1"]
-    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")], index=7))
+    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")], index=7), takes=LASTS)
     shared.io.expect("GET", "/v1/session/info/0", ok([session("0")], index=7), takes=50.0)
     shared.io.at(1010.0, sessions[0].over.set)
     shared.io.run_spawned("watch session 0")
