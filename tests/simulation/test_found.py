@@ -678,6 +678,11 @@ def test_a_candidate_behind_one_that_does_nothing_names_no_leader_of_long_ago() 
     Simulation(seed=2982, plan=draw_mixed(2982)).run()
 
 
+def test_a_further_slot_of_a_hold_may_be_looked_at_late_until_the_first_one_goes() -> None:
+    # An operator released the one, which is looked at between queries, and then the other, which is heard of.
+    Simulation(seed=800006747).run()
+
+
 def test_closing_waits_for_an_election_under_way_before_it_destroys_the_session() -> None:
     # The key was granted as the client closed, and got the lock-delay: nobody led for so long.
     Simulation(seed=190000756).run()

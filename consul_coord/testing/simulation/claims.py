@@ -29,6 +29,7 @@ class Claim:
         "fence",
         "found_lost",
         "gone_since",
+        "lacks_since",
         "lease",
         "left",
         "limits",
@@ -40,6 +41,7 @@ class Claim:
         "reference",
         "resumes",
         "said_lost",
+        "seldom",
         "session",
         "session_ended",
         "stands",
@@ -81,6 +83,10 @@ class Claim:
         """Whether an operator has written to its key since."""
         self.gone_since: float | None = None
         """When the server was first seen not to have it any more."""
+        self.seldom: float | None = None
+        """For how many seconds its holder need not look at what it lacks; None while it lacks nothing."""
+        self.lacks_since = math.inf
+        """Since when it lacks something that its holder looks at as often as that."""
         self.was_gone = False
         """Whether the server was ever seen not to have it."""
         self.promised_until = -math.inf

@@ -494,11 +494,14 @@ class Promises:
         if claim.believed() and says > min(claim.lease.valid_until, ends) + 1e-6:
             judge.convict("told", f"{claim} says that it lasts until {says:.3f}, which is too long")
         if stands:
-            claim.gone_since = None
+            claim.gone_since = claim.seldom = None
             return
         claim.gone_since = judge.now if claim.gone_since is None else claim.gone_since
+        if claim.seldom is None or claim.seldom > seldom:  # what it lacks now may be gone since this moment
+            claim.lacks_since = judge.now
+        claim.seldom = seldom
         contact = self.contact(process.name)
-        began = max(claim.gone_since, contact.troubled_until, process.awake_since)
+        began = max(claim.lacks_since, contact.troubled_until, process.awake_since)
         # Whose requests have all been answered for a while is not held up either.
         is_free = judge.calm or not contact.failures
         within = NOTICED_CALMLY if is_free and not self._is_crowded else NOTICED_WITHIN
