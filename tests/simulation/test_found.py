@@ -500,6 +500,7 @@ def test_a_release_of_a_slot_that_was_not_permitted_is_no_loss(seed: int) -> Non
         pytest.param(336, id="a connection lay idle for long whose reply had come after its caller went"),
         pytest.param(445, id="a query that had waited for its turn was given up before its reply was due"),
         pytest.param(40017, id="the end of a call closed the only connection, on which a reply was due"),
+        pytest.param(7124, id="a release waits for the query of another user, begun when there was room"),
     ],
 )
 def test_connections_at_the_limit(seed: int) -> None:

@@ -197,6 +197,11 @@ class SimSocket:
         return self._closed
 
     @property
+    def asks(self) -> str:
+        """The key, folder or session for which the agent has a blocking query on it; empty without one."""
+        return self._exchange.about if self._queries and self._exchange is not None else ""
+
+    @property
     def carries_nothing(self) -> bool:
         """Whether its process keeps it open, and no reply is due on it."""
         return not (self.busy or self._ended)

@@ -330,6 +330,11 @@ class Exchange:
         return self._request.path
 
     @property
+    def about(self) -> str:
+        """The key, folder or session that the request is for."""
+        return self._shape.about
+
+    @property
     def asks_for(self) -> tuple[Any, ...]:
         """The thing that a blocking query is for, and the index from which it asks."""
         return (self._request.path, *(one for one in self._request.params if one[0] not in _HOW))

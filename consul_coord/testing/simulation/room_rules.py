@@ -3,7 +3,8 @@
 Rules
 - Where nothing goes wrong but the limit, no hold expires and no session ends early, however many others want
   a connection; and a release has an outcome.
-- There a release takes no longer than its hold has lasted, if that is half a second or more.
+- There a release takes no longer than its hold has lasted, if that is half a second or more, and its client
+  asks for nothing else just then.
 - A connection that carries nothing is closed within ``IDLE`` seconds, also if its process does nothing then.
   It may be kept for as long as a request on another one has no answer: that may try out a new one.
 - A process at rest, which sends renewals and blocking queries only, has no more connections than queries, or
@@ -64,8 +65,6 @@ class RoomRules:
         self._alone = not plan.fates and plan.strike is None and plan.chaos.keys() <= _HARMLESS
         """Whether nothing goes wrong but the limit."""
         self._rest = REST * max(1.0, USUAL / (plan.spec.ttl or USUAL))
-        self._are_alone = plan.users == 1
-        """Whether each client has one user only, for whose release it need not wait for others' queries."""
         self._is_ample = plan.connections == ENOUGH
         """Whether no client ever hears of a limit."""
         self._closed: dict[str, float] = {}
@@ -92,8 +91,15 @@ class RoomRules:
     def released_within(self, process: Process, hold: Grant) -> float:
         """Return the seconds that the release of a hold may take."""
         age = process.host.now() - hold.granted_at
-        is_judged = self._alone and self._are_alone and age >= YOUNG and self._room.has(process.name)
+        is_judged = self._alone and age >= YOUNG and self._room.has(process.name)
+        is_judged = is_judged and not self._is_kept_waiting(process.name, hold)
         return age + ANSWERED if is_judged else math.inf
+
+    def _is_kept_waiting(self, who: str, hold: Grant) -> bool:
+        """Return whether a query of a process is under way for something else than a hold."""
+        asked = [sock.asks for sock in self._room.places if sock.who == who and sock.asks]
+        below = [thing for thing in asked if thing.endswith("/") and hold.key.startswith(thing)]
+        return not set(asked) <= {hold.key, hold.session, *below}
 
     def sent(self, process: Process, request: Request) -> None:
         """Take note that a process does more than rest: it sends what is no renewal and no query."""
