@@ -55,7 +55,7 @@ MOST_FAILED = 45
 MOST_RENEWED = 36
 """Likewise, of one session's renewals: one program makes them, and its pauses leave time for no more."""
 QUESTIONS = frozenset({"list", "look", "read", "watch-session", "other"})
-"""What a user may send who asks about everybody, beside what it does."""
+"""The requests of a user who asks about everybody, beside what it does."""
 MOST_ASKED = 12
 """Further failed tries of such a thing, for each user who may have asked meanwhile."""
 ASKS_FOR = 20.0

@@ -141,7 +141,7 @@ def test_that_any_agent_has_no_room_is_told(way: Way) -> None:
 @pytest.mark.parametrize("is_async", [False, True], ids=["blocking", "async"])
 def test_once_closed_nothing_is_sent_to_the_agent_that_serves(is_async: bool) -> None:
     fleet = Fleet(Settings.resolve(address=["127.0.0.1:1", "127.0.0.1:2"]))
-    fleet.agents._use(fleet.agents.all[0])
+    fleet.agents._use(fleet.agents.all[0], 0.0)
     request = status.leader().request
 
     async def close_and_send() -> None:
@@ -170,7 +170,7 @@ def test_each_agent_but_the_one_that_serves_is_verified(monkeypatch: pytest.Monk
         monkeypatch.setattr(agents, "verify", verify)
         assert runner.serving == ", ".join(addresses), "nobody knows yet"
         assert list(runner.verify_agents()) == addresses
-        agents._use(agents.all[1])
+        agents._use(agents.all[1], 0.0)
         assert runner.serving == addresses[1]
         assert runner.verify_agents() == {each: f"of {each}" for each in (addresses[0], addresses[2])}
 
