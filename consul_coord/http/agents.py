@@ -251,13 +251,19 @@ class Agents:
             agent.leave(agent.heard_at)
         return reply
 
+    @property
+    def _known_agents(self) -> tuple[Agent, ...]:
+        """All agents. The one that serves may not be among those that were looked up last."""
+        current = self.current
+        return self.all if current is None or current in self.all else (current, *self.all)
+
     def _use(self, agent: Agent, now: float) -> None:
-        before, self.current = self.current, agent
-        for other in self.all:
-            if other not in {before, agent} and other.rests(now):
-                other.cut()  # left before it became the one that serves
+        """Have requests go to an agent, and end what is under way at those that were left."""
+        known, before, self.current = self._known_agents, self.current, agent
+        for other in known:
+            if other is not agent and (other is before or other.rests(now)):
+                other.cut()
         if before is not None and before is not agent:
-            before.cut()
             self.on_move(before.address, agent.address)
 
     # -- checking
@@ -268,8 +274,7 @@ class Agents:
         It may have been checked just now, and not be the one that serves yet. Called every ``LOOK`` seconds
         where there is another agent.
         """
-        known = self.all if self.current is None else (self.current, *self.all)
-        agent, now = min(known, key=lambda one: one.asked_at), way.now()
+        agent, now = min(self._known_agents, key=lambda one: one.asked_at), way.now()
         if now < agent.asked_at + SILENT_AFTER:
             return
         asked = replace(status.leader().request, urgent=True, keep=0.0)
@@ -280,8 +285,8 @@ class Agents:
                 agent.leave(way.now())
                 with suppress(ConsulCoordError):
                     await self.send(way, asked, timeout=2 * CHECK_WITHIN)
-                    if agent is not self.current:
-                        agent.cut()
+                    if self.current is not None:
+                        self._use(self.current, way.now())
         else:
             # It lives. If an earlier request to it fails all the same, that failure leaves it.
             agent.asked_at = math.inf

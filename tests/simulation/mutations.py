@@ -1695,7 +1695,7 @@ MUTATIONS = (
         "what is under way at an agent that was left goes on",
         Agents,
         "_use",
-        "before.cut()",
+        "other.cut()",
         "pass",
         breaks="ways in",
         within=200,
