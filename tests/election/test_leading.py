@@ -118,9 +118,7 @@ def test_the_note_of_an_election_without_an_answer_goes_with_what_else_that_has_
             until(lambda: client.kv.get(term_key(key)).value is not None, "it is elected")
             assert not election.is_leader
         until(lambda: client.kv.keys(key + "/").value == (), "nothing is left")
-        found = client.kv.get(key).value
-        assert found is not None
-        assert found.session is None
+        until(lambda: (found := client.kv.get(key).value) and found.session is None, "the key is free")
 
 
 def test_a_note_that_an_earlier_leadership_left_goes_with_the_next_one(
