@@ -285,7 +285,7 @@ class Agents:
                 agent.leave(way.now())
                 with suppress(ConsulCoordError):
                     await self.send(way, asked, timeout=2 * CHECK_WITHIN)
-                    if self.current is not None:
+                    if self.current is not None:  # the agent before may serve again
                         self._use(self.current, way.now())
         else:
             # It lives. If an earlier request to it fails all the same, that failure leaves it.

@@ -137,8 +137,8 @@ async def withdraw(
 
     A key that still has a value of ``remove`` is deleted, instead of unlocked. In this order: with the
     contender gone, no take under way can succeed any more. ``note``, a key that the take has written as well,
-    goes before the unlock, because without the lock nobody finds it. The caller has the key's ticket, so no
-    hold is meant by what is found. Raises the last failure when no answer came by ``deadline``.
+    is deleted before the unlock: if that fails, the next try still finds the lock. The caller has the key's
+    ticket, so no hold is meant by what is found. Raises the last failure when no answer came by ``deadline``.
     """
     queued = contender is not None and await _remove_own(io, contender, session, deadline)
     pair = await read(io, key, deadline)

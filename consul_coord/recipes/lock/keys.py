@@ -60,7 +60,7 @@ class Keys:
         self.remove = remove
         """The values with which the keys are deleted when they are given back; empty where they are kept."""
         self.note: str | None = None
-        """Another key that a take of the only one writes as well, and that nobody needs without the lock."""
+        """A key that a take writes beside the lock, and that goes with it; None without one."""
         self.names = names
         self._flags = flags
         self._owner = owner

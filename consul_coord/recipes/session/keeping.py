@@ -472,7 +472,7 @@ class Creation:
         self.done = Signal()
         self.result: Once[KeptSession | Exception] = Once()
         self.given_up = False
-        """Whether the one that it was made for waits no more."""
+        """Whether its caller has stopped waiting for it."""
 
     def settle(self, result: KeptSession | Exception) -> None:
         """Wake everybody who waits."""

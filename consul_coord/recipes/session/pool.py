@@ -10,8 +10,8 @@ Rules, each with what happens without it
   client that saw its contender missing gives the slot away: one holder too many.
 - A record says that a session is not named any more only if it is newer than the session's own take: an old
   leader may show the record from before.
-- One session is made ahead, off the caller's path, so that the next attempt need not wait for it. One that
-  comes when its caller has given up is kept only as such.
+- One session is made ahead, off the caller's path, so that the next attempt need not wait for it. A
+  session that comes after its caller has given up is kept only if the stock is empty.
 - A session that is idle for ``IDLE`` seconds is destroyed.
 - A session is the caller's from before it leaves the stock: the register knows who answers for it. One that
   is made for a caller goes into the stock first.
@@ -104,9 +104,8 @@ class SessionPool:
                 try:
                     await io.begin(partial(self._make, creation), name="create a session", deadline=deadline)
                     await creation.wait(io, deadline=deadline)
-                except BaseException:
-                    creation.given_up = True
-                    raise
+                finally:
+                    creation.given_up = not creation.done.is_set()
             elif session.kept.lease.is_fit(io.now()):
                 return session
             else:

@@ -107,8 +107,9 @@ NOTHING = object()
 _KEEPING = frozenset({"renew", "destroy"})
 _OK = 200
 _ANSWERS = {_OK, 404}
-_TRIAL = "other /v1/status/leader"
 """The statuses of what is there and of what is not; others refuse."""
+_TRIAL = "other /v1/status/leader"
+"""The request that tries out a new connection."""
 _TOO_MANY = 429
 _NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
 """Parts of the texts by which servers do not serve; other texts refuse."""
@@ -249,8 +250,8 @@ class Promises:
         self._in_turn = SEEN_IN_TURN * (len(plan.group_folders) > 1)
         self._seen_calmly = SEEN_CALMLY + self._in_turn + more
         self._seen_surely = SEEN_WITHIN + NOTICED_WITHIN + more
-        # Each watch without a query reads once a second, and all begin at once. Some keys are gone. Whose
-        # permit's contender is released makes the sessions of all its permits anew.
+        # Each watch without a query reads once a second, and all begin at once. Some keys are gone. When an
+        # operator releases one permit of several, their client makes new sessions for all of them.
         self._more = 6 * plan.crowd + ACTS_ON_PERMITS * bool(plan.amid and plan.permits)
         """Requests more that a process may send."""
         self._contacts: dict[str, Contact] = {}

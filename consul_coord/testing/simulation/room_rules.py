@@ -96,7 +96,7 @@ class RoomRules:
         return age + ANSWERED if is_judged else math.inf
 
     def _is_kept_waiting(self, who: str, hold: Grant) -> bool:
-        """Return whether a query of a process is under way for something else than a hold."""
+        """Return whether a process has a query under way that is for something other than this hold."""
         asked = [sock.asks for sock in self._room.places if sock.who == who and sock.asks]
         below = [thing for thing in asked if thing.endswith("/") and hold.key.startswith(thing)]
         return not set(asked) <= {hold.key, hold.session, *below}

@@ -116,7 +116,7 @@ class Scripted(Part):
         return True
 
 
-def test_the_pauses_of_a_part_that_is_not_got_grow_and_begin_anew_once_it_is_owned() -> None:
+def test_pauses_between_failed_tries_grow_and_begin_anew_after_the_partition_was_owned() -> None:
     io, gets = FakeIO(), [*[False] * 4, True, False, False]
     part = Scripted(ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0), *gets)
     io.run(part.run(io))
