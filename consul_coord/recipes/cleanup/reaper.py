@@ -8,15 +8,18 @@ Rules
   once more.
 - A session that was handed over is another client's: what is still to be done as that session is left undone,
   or it would undo what the other client does. So is what comes up later, as by a call that gives up then.
-- Before a session is destroyed each lock of its that is owed is tried once more: it would get the lock-delay.
+- Before a session is destroyed, each lock of its that is owed, or that an unanswered request may have taken,
+  is tried once more: it would get the lock-delay. A try under way, as by another thread, ends first.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError
@@ -25,6 +28,7 @@ from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.io import OnDemand, Signal
 from consul_coord.recipes.cleanup.tasks import (
     LAST_LOOKS,
+    AtKey,
     DestroySession,
     GiveBack,
     StraySession,
@@ -33,7 +37,7 @@ from consul_coord.recipes.cleanup.tasks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Generator
 
     from consul_coord.io import IO, Host
     from consul_coord.recipes.cleanup.tasks import CleanupTask
@@ -44,10 +48,21 @@ class _Entry:
     task: CleanupTask
     due: float
     failures: int = 0
-    under_way: Signal | None = None
-    """Raised when the try under way has ended."""
+    tries: list[Signal] = field(default_factory=list[Signal])
+    """Those under way, by the background or by who closes; each is raised when that has ended."""
     again: bool = False
     """Whether the same task was added again while a try was under way, which may have come too early."""
+
+    @contextmanager
+    def under_way(self) -> Generator[None]:
+        """Let others wait for the try inside."""
+        over = Signal()
+        self.tries.append(over)
+        try:
+            yield
+        finally:
+            over.set()
+            self.tries.remove(over)
 
 
 class Reaper:
@@ -76,8 +91,8 @@ class Reaper:
         return list(self._entries)
 
     def owes_unlocks(self, session: str) -> bool:
-        """Return whether something that a session holds is still to be given back."""
-        return any(isinstance(task, GiveBack) and task.session == session for task in self.tasks)
+        """Return whether something that a session holds, or may hold, is still to be given back."""
+        return any(isinstance(task, AtKey) and task.session == session for task in self.tasks)
 
     def add(self, task: CleanupTask, *, after: float = 0.0) -> None:
         """Take on a task, unless it is one already; from any thread, also the garbage collector's."""
@@ -99,8 +114,8 @@ class Reaper:
         for entry in self._by(session):
             try:
                 self._entries.pop(entry.task, None)  # so that no other try begins
-                if (under_way := entry.under_way) is not None:
-                    await io.wait(under_way, deadline=io.now() + self._timeout)
+                if entry.tries:
+                    await self._let_end(io, entry, until=math.inf)
                 elif isinstance(entry.task, GiveBack):
                     await self._do(io, entry, deadline=deadline)
             finally:
@@ -133,36 +148,39 @@ class Reaper:
     async def _do_if_wanted(self, io: IO, entry: _Entry) -> None:
         """Do what nobody has done, or taken out, meanwhile."""
         # Said before it looks: whoever takes the entry out just now waits for this, or is seen here.
-        entry.under_way = over = Signal()
-        try:
+        with entry.under_way():
             if self._has(entry):
-                if isinstance(entry.task, DestroySession):
-                    await self._give_back_first(io, entry.task.session)
-                await self._do(io, entry, deadline=io.now() + self._timeout)
-        finally:
-            over.set()
-            entry.under_way = None
+                await self._do_in_order(io, entry, until=math.inf)
 
-    async def _give_back_first(self, io: IO, session: str) -> None:
-        for entry in self._by(session):
-            if isinstance(entry.task, GiveBack):
-                await self._do(io, entry, deadline=io.now() + self._timeout)
+    async def _do_in_order(
+        self, io: IO, entry: _Entry, *, until: float, tried: Collection[_Entry] = ()
+    ) -> None:
+        """Do a task, after what must be done before it and was not ``tried``."""
+        if isinstance(entry.task, DestroySession):
+            for one in self._by(entry.task.session):
+                if one.tries:
+                    await self._let_end(io, one, until=until)
+                elif isinstance(one.task, AtKey) and one not in tried:
+                    await self._do(io, one, deadline=min(until, io.now() + self._timeout))
+        await self._do(io, entry, deadline=min(until, io.now() + self._timeout))
+
+    async def _let_end(self, io: IO, entry: _Entry, *, until: float) -> None:
+        """Wait for the tries under way: they can't be taken back, and have their own time."""
+        for over in list(entry.tries):
+            await io.wait(over, deadline=min(until, io.now() + self._timeout))
 
     async def _do(self, io: IO, entry: _Entry, *, deadline: float) -> None:
         entry.again = False
-        entry.under_way = done = Signal()
-        try:
-            again = await entry.task.step(io, deadline=deadline)
-        except Exception as error:  # noqa: BLE001 - whatever one task raises, the others must be done
-            if not isinstance(error, ConsulCoordError):
-                io.emit(Failed("reaper", f"{type(error).__name__}: {error}"))
-            entry.failures += 1
-            again = delay(entry.failures, io.random(), most=LONGEST_PAUSE)
-        else:
-            entry.failures = 0
-        finally:
-            entry.under_way = None
-            done.set()
+        with entry.under_way():
+            try:
+                again = await entry.task.step(io, deadline=deadline)
+            except Exception as error:  # noqa: BLE001 - whatever one task raises, the others must be done
+                if not isinstance(error, ConsulCoordError):
+                    io.emit(Failed("reaper", f"{type(error).__name__}: {error}"))
+                entry.failures += 1
+                again = delay(entry.failures, io.random(), most=LONGEST_PAUSE)
+            else:
+                entry.failures = 0
         if again is not None or entry.again:
             entry.due = io.now() + (again or 0.0)
         elif self._has(entry):
@@ -189,7 +207,7 @@ class Reaper:
             elif isinstance(entry.task, StraySession):
                 entry.task.hurry()
             tried.add(entry)
-            await self._do(io, entry, deadline=min(deadline, io.now() + self._timeout))
+            await self._do_in_order(io, entry, until=deadline, tried=tried)
         for entry in list(self._entries.values()):
             looked = isinstance(entry.task, StraySession) and entry.task.has_ttl and not entry.failures
             if isinstance(entry.task, Sweep) or (looked and entry in tried):

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from consul_coord.errors import ConsulCoordError, PermissionDenied
+from consul_coord.errors import ConsulCoordError, PermissionDenied, TxnFailed
 from consul_coord.events import Cleaned, Released
 from consul_coord.http.backoff import LONGEST_PAUSE, delay
 from consul_coord.http.endpoints import kv
@@ -71,7 +71,7 @@ class Place(Protocol):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _AtKey:
+class AtKey:
     """A session's leftovers at a key: its contender and the lock."""
 
     key: str
@@ -98,7 +98,7 @@ class _AtKey:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class GiveBack(_AtKey):
+class GiveBack(AtKey):
     """Remove what a session has at a key, its contender and the lock; then let the next one have the key.
 
     Does nothing when the place was left before, so that a second task for the same hold frees no later one.
@@ -123,7 +123,7 @@ class GiveBack(_AtKey):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Sweep(_AtKey):
+class Sweep(AtKey):
     """Look, now and later, whether an unanswered request has locked a key, or queued for it, for nobody."""
 
     alone: Callable[[], AbstractContextManager[bool]]
@@ -162,9 +162,15 @@ class RemoveNote(Value):
 
     key: str
     value: bytes
+    guard: tuple[TxnOp, ...] = ()
+    """The conditions of the write: while they hold, it may still come."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Look at it, and remove it."""
+        if self.guard:
+            with suppress(TxnFailed):
+                await perform(io, kv.txn(*self.guard, options=CONSISTENT), deadline=deadline)
+                return SWEEPS[0]
         pair = (await perform(io, kv.get(self.key, options=CONSISTENT), deadline=deadline)).value
         if pair is not None and pair.value == self.value:
             await perform(io, kv.delete(self.key, cas=pair.modify_index), deadline=deadline)
@@ -175,7 +181,7 @@ def is_by(task: CleanupTask, sessions: Collection[str]) -> bool:
     """Return whether a task acts as one of the sessions: on what that has at a key."""
     if isinstance(task, RemoveKey):
         return task.index is None and task.key.rpartition("/")[2] in sessions
-    return isinstance(task, _AtKey) and task.session in sessions
+    return isinstance(task, AtKey) and task.session in sessions
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

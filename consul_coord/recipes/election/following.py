@@ -124,7 +124,6 @@ class Following:
         follower = LeaderFollower(self._key, wait=FOLLOWING_WAIT, confirming=True, leads=self._leads)
         follower.bound = self._client.watches
         while not self._is_over:
-            asked_at = io.now()
             try:
                 seen = await follower.next(io, until=self._stopping)
             except ConsulCoordError as error:
@@ -133,7 +132,7 @@ class Following:
                 await follower.pause(io, until=self._stopping)
                 continue
             if seen is not None:
-                self._saw(seen.value, follower.ttl, asked_at)
+                self._saw(seen.value, follower.ttl, follower.asked_at)
                 self._tell_change(io)
 
     async def _watch_age(self, io: IO) -> None:

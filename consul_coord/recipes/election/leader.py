@@ -6,10 +6,13 @@ Rules
   may read that.
 - Following is a blocking query on the key alone. A read completes its answer, and may be newer: the
   state seen next is then the same, and not reported again.
+- The query may be answered by an old leader of the servers. So a state that was seen before another one is
+  read again.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -115,15 +118,21 @@ class LeaderFollower(Follower[LeaderInfo | None]):
         self._key = key
         self._known: tuple[LeaderInfo, LeaderInfo | None] | None = None
         """The last state of the key alone, and the result of the read after it."""
+        self.asked_at = -math.inf
+        """When the query began whose answer was the last to be read."""
         self.ttl: float | None = None
         """The TTL of the session of the latest leader, where the token may read it."""
 
     async def _ask(self, io: IO, until: Signal | None) -> Result[LeaderInfo | None] | None:
+        asked_at = io.now()
         answer = await super()._ask(io, until)
-        if answer is None or answer.value is None:
+        if answer is None:
+            return None
+        if answer.value is None:
+            self._known = None
             return answer
         if self._known is None or self._known[0] != answer.value:
-            self.ttl = None
+            self.asked_at, self.ttl = asked_at, None
             try:
                 read = await _read(partial(_ask_until, io, until), self._key, self._take_session)
             except _Closed:

@@ -2,7 +2,8 @@
 
 Rules
 - Written once a leadership, before the first write of the key.
-- Removed with the leadership, unless a later leader has written it; also if the write got no answer.
+- Removed with the leadership, unless a later leader has written it; also if the write got no answer, or gets
+  it only afterwards. As long as the key is not given back, that write may still come.
 """
 
 from __future__ import annotations
@@ -31,29 +32,28 @@ class Term:
         self._noted = 0
         """The term that the note on the server tells, if it was written."""
         self._index = 0
-        self._doubtful = 0
-        """The term whose note may have been written."""
+        self._doubtful: dict[int, RemoveNote] = {}
+        """The removal of a note that may have been written, by its term."""
 
     async def note(self, io: IO, hold: Grant) -> None:
         """Write down the term once, before the key's own index stops telling it."""
         if self._noted == hold.fence:
             return
         # The guard keeps a late copy out of a later leadership of the same session.
-        write = TxnOp.set(notes.term_key(hold.key), notes.term_value(hold.session, hold.fence))
-        call = kv.txn(*hold.guard(), write, retry=Retry.IDEMPOTENT)
-        self._doubtful = hold.fence
+        key, value, guard = notes.term_key(hold.key), notes.term_value(hold.session, hold.fence), hold.guard()
+        call = kv.txn(*guard, TxnOp.set(key, value), retry=Retry.IDEMPOTENT)
+        self._doubtful = {hold.fence: RemoveNote(key, value, guard)}
         try:
             result = await ask(io, call, timeout=self._client.timeout)
         except TxnFailed:
             return  # not permitted, or not the leader any more, which the write of the value will find
         self._index = result[-1][0].modify_index
-        self._noted, self._doubtful = hold.fence, 0
+        self._noted, self._doubtful = hold.fence, {}
 
     def remove(self, hold: Grant) -> None:
         """Have the note of a leadership removed, unless a later leader has written it."""
         # The transaction that elected wrote it, so its index was the fence. A proclaim has written it again.
         index = self._index if self._noted == hold.fence else hold.fence
-        key = notes.term_key(hold.key)
-        self._client.reaper.add(RemoveKey(key, index))
-        if self._doubtful == hold.fence:  # its guard lets no late copy through by now
-            self._client.reaper.add(RemoveNote(key, notes.term_value(hold.session, hold.fence)))
+        self._client.reaper.add(RemoveKey(notes.term_key(hold.key), index))
+        if hold.fence in self._doubtful:
+            self._client.reaper.add(self._doubtful[hold.fence])

@@ -90,7 +90,7 @@ class Answers:
         self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
         self._one_failure = plan.strike is not None and plan.strike[1] in FATES
         """Whether nothing goes wrong but one request."""
-        self._behind = OLD_FOR if "old leader" in plan.chaos else 0.0
+        self._behind = OLD_FOR if plan.has_old_leader else 0.0
         """Seconds by which a reading may be out of date."""
         self._twice = "twice" in plan.fates
         self._late = plan.agents > 1 or any("late" in fate for fate in plan.fates)

@@ -85,7 +85,7 @@ class CallRules:
     def __init__(self, judge: Judge, cluster: Cluster, plan: Plan) -> None:
         self._judge = judge
         self.past = Past(cluster, PREFIX, lambda: judge.now)
-        self.behind = OLD_FOR if "old leader" in plan.chaos else 0.0
+        self.behind = OLD_FOR if plan.has_old_leader else 0.0
         """Seconds by which a reading may be out of date."""
         self.odd = bool(ODD_FATES.keys() & plan.fates.keys())
         """Whether users get replies that no agent sends."""

@@ -4,7 +4,7 @@ Rules
 - A candidate names the leader: itself while it leads, and never once that is over. Any other leader that it
   names had the key in that term, and not longer ago than it says.
 - ``on_change`` reports each leader once, and no value that never was. It reports no term after a later one,
-  except where an old leader of the servers answers.
+  also where an old leader of the servers answers.
 - A candidate that says that Consul does not answer has heard nothing for a while.
 - A candidate that nothing keeps aside queues or leads, whatever has failed before; one of low priority if
   nobody else does. It shows the leader that ``on_change`` has reported last.
@@ -119,7 +119,6 @@ class CandidateEyes:
         self._candidacy = candidacy
         self._rules = self._judge.keys[candidacy.plan.key]
         self._judges_terms = not (_CHANGED_BY_HAND & plan.chaos.keys())
-        self._judges_order = self._judges_terms and "old leader" not in plan.chaos
         self._old = JUST_NOW if plan.calm else OLD
         # Over connections a client may hang up before it has read a reply; checks of agents are no contact.
         self._judges_problems = plan.agents == 1 and not plan.connections
@@ -150,7 +149,7 @@ class CandidateEyes:
             self._check_nobody()
         if leader is None or not self._judges_terms:
             return
-        if leader.term < self._latest and self._judges_order:
+        if leader.term < self._latest:
             self._convict(f"reports term {leader.term} after {self._latest}")
         if not self._rules.showed(leader.session, leader.value):
             self._convict(f"reports the value {leader.value!r} of {short(leader.session)}, which never was")

@@ -253,6 +253,11 @@ class Plan:
         return (self.sharing is not None or self.guests is not None) and acts
 
     @property
+    def has_old_leader(self) -> bool:
+        """Whether an old leader of the servers may answer."""
+        return "old leader" in (*self.chaos, *(self.strike or ()))
+
+    @property
     def gentle(self) -> bool:
         """Whether so little goes wrong that who could be served must be, also while it does."""
         struck = self.strike is not None and self.strike[1] in NOTICED_STRIKES

@@ -241,8 +241,7 @@ class Promises:
         """When the last answered request was sent that gave a process a session's lease, by its clock."""
         self._renewed_in_time: dict[tuple[str, str], float] = {}
         """The same, of those whose answer was surely read before the lease was over."""
-        old = "old leader" in plan.chaos or (plan.strike is not None and plan.strike[1] == "old leader")
-        self._undisturbed = plan.calm or plan.has_only_acts or not old
+        self._undisturbed = plan.calm or plan.has_only_acts or not plan.has_old_leader
         """Whether nobody is held up by anything, except where that is noted."""
         self._ids = frozenset(plan.ids)
         self._is_crowded = plan.crowd > UNSHARED

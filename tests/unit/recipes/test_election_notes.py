@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from consul_coord import KVPair, LossReason
 from consul_coord.errors import TransportError
+from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import notes
 from consul_coord.recipes.election.leadership import LeadershipView
@@ -15,6 +17,9 @@ from consul_coord.recipes.election.term import Term
 from tests.support.fake_io import FakeIO
 from tests.support.replies import SESSION, entry, lost, ok, pairs, txn_done, txn_failed, unreachable
 from tests.unit.recipes.test_heirs import leading
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Request, Response
 
 KEY = "service/leader"
 LEADER, HEIR, OTHER = (f"{number}0000000-0000-0000-0000-000000000000" for number in (1, 2, 3))
@@ -78,8 +83,12 @@ def test_the_term_is_told_by_the_note_of_this_leader_else_by_the_key(value: byte
     assert notes.term_of(HELD, note) == term
 
 
-def test_the_note_of_a_term_that_got_no_answer_is_removed_with_the_leadership() -> None:
-    """It may have been applied, and would stay until the next election."""
+@pytest.mark.parametrize("looks", [0, 2])
+def test_the_note_of_a_term_that_got_no_answer_is_removed_after_the_leadership(looks: int) -> None:
+    """It may have been applied, and would stay until the next election.
+
+    It may also still come, as long as the key is not given back.
+    """
     io = FakeIO()
     core, handle = leading(io)
     term, note = Term(core), notes.term_key("k")
@@ -90,11 +99,43 @@ def test_the_note_of_a_term_that_got_no_answer_is_removed_with_the_leadership() 
     term.remove(handle.grant)
     io.expect("DELETE", f"/v1/kv/{note}", ok(value=False))  # it is no longer as the election wrote it
     written = entry(note, session=None, index=9, value=notes.term_value(SESSION, handle.grant.fence))
+    lets_through, given_back = txn_done(*[entry("k", index=7)] * 2), txn_failed((0, "failed session check"))
+    io.expect("PUT", "/v1/txn", *[lets_through] * looks, given_back)
     io.expect("GET", f"/v1/kv/{note}", pairs(written))
     io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
     io.run_spawned("reaper")
     assert ("cas", "9") in io.requests[-1].params
     assert not io.steps
+    assert io.sent_at[-1] - io.sent_at[-4 - looks] == looks * SWEEPS[0]
+
+
+def test_a_note_that_is_under_way_as_the_leadership_ends_is_removed() -> None:
+    """It is applied after the first look for it, and before the key is given back."""
+    io = FakeIO()
+    core, handle = leading(io)
+    term, note = Term(core), notes.term_key("k")
+    applied: list[dict[str, object]] = []
+    io.shown[note] = [handle.grant.fence]  # the election wrote it
+
+    def apply(_: Request) -> Response:
+        term.remove(handle.grant)
+        written = entry(note, session=None, index=9, value=notes.term_value(SESSION, handle.grant.fence))
+        applied.append(written)
+        return txn_done(*[entry("k", index=7)] * 2, written)
+
+    def delete(request: Request) -> Response:
+        if fits := bool(applied) and ("cas", "9") in request.params:
+            applied.clear()
+        return ok(value=fits)
+
+    io.expect("PUT", "/v1/txn", apply)
+    io.run(term.note(io, handle.grant))
+    io.expect("DELETE", f"/v1/kv/{note}", delete)
+    io.expect("PUT", "/v1/txn", txn_done(*[entry("k", index=7)] * 2), txn_failed((0, "failed session check")))
+    io.expect("GET", f"/v1/kv/{note}", lambda _: pairs(*applied))
+    io.expect("DELETE", f"/v1/kv/{note}", delete)
+    io.run_spawned("reaper")
+    assert not applied
 
 
 def test_a_note_that_was_refused_is_written_by_the_next_that_is_proclaimed() -> None:

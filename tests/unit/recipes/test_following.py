@@ -225,6 +225,42 @@ def test_what_was_asked_for_before_ones_own_leadership_is_not_told_after_it() ->
     assert [leader for _, leader in seen.told] == [None]
 
 
+@pytest.mark.parametrize("shown", ["nobody", "nothing else"])
+def test_an_old_leader_of_the_servers_does_not_bring_back_a_leader_from_before_ones_own_leadership(
+    shown: str,
+) -> None:
+    """It may show that leader again, or go on showing it."""
+    seen = Seen()
+    seen.following.begin()
+    looks = seen.io.spawned[0].program
+    held, known = (
+        pairs(entry("k", session=OTHER, index=9), index=9),
+        txn_done(entry("k", session=OTHER, index=9)),
+    )
+
+    def lead(_: object) -> Response:
+        seen.own = Own(granted_at=seen.io.time, over=True)
+        return pairs(entry("k", session=None, index=21), index=21) if shown == "nobody" else held
+
+    def end(_: object) -> Response:
+        seen.stopping.set()
+        return held
+
+    seen.io.expect("GET", "/v1/kv/k", held, takes=1.0)
+    seen.io.expect("PUT", "/v1/txn", known)
+    seen.io.expect("GET", "/v1/session/info/", ok([session(OTHER)]))
+    seen.io.expect("GET", "/v1/kv/k", lead, held, takes=1.0)
+    if shown == "nobody":
+        seen.io.expect("PUT", "/v1/txn", txn_done(entry("k", session=None, index=21)))
+    seen.io.expect("GET", "/v1/kv/k", end)
+
+    async def look() -> None:
+        await looks(seen.io)
+
+    seen.io.run(look())
+    assert [leader and leader.session for _, leader in seen.told] == [OTHER, None]
+
+
 @pytest.mark.parametrize("may_read", [True, False])
 def test_who_leads_is_asked_of_the_present_leader_in_each_request(*, may_read: bool) -> None:
     """Also where the token may not read what tells more: a transaction leaves that out."""

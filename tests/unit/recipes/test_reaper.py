@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +212,7 @@ def test_a_task_that_arrives_while_it_chooses_ends_nothing(bench: Bench) -> None
 
         task = Task([None])
         failures = 0
+        under_way = nullcontext
 
         @property
         def due(self) -> float:
@@ -284,12 +286,12 @@ def test_a_note_is_removed_as_the_present_leader_has_it_if_it_is_ones_own(
 
 def test_who_takes_a_task_out_just_before_its_try_is_told_that_there_is_none(bench: Bench) -> None:
     """As a hand-over does in another thread, which would wait for the whole time of a try."""
-    waited_for: list[Signal | None] = []
+    waited_for: list[Signal] = []
 
     class Raced(dict[Any, Any]):
         def get(self, task: Task, default: Any = None) -> Any:
             entry = self.pop(task, default)
-            waited_for.append(entry.under_way)
+            waited_for.extend(entry.tries)
             return None
 
     task = Task([None])
@@ -297,7 +299,7 @@ def test_who_takes_a_task_out_just_before_its_try_is_told_that_there_is_none(ben
     bench.reaper.add(task)
     bench.run()
     assert task.done_at == []
-    assert [each is not None and each.is_set() for each in waited_for] == [True]
+    assert [each.is_set() for each in waited_for] == [True]
 
 
 def test_what_closing_has_done_meanwhile_is_not_done_again(bench: Bench) -> None:
@@ -461,6 +463,42 @@ def test_what_has_failed_is_given_back_before_its_session_is_destroyed(bench: Be
     assert not bench.reaper.tasks
 
 
+def test_what_a_session_may_have_locked_is_looked_for_before_it_is_destroyed(bench: Bench) -> None:
+    """It would get the lock-delay. The next look would be too late."""
+    bench.sweep(pauses=[])
+    bench.reaper.add(DestroySession(SESSION))
+    bench.finds(key=pairs(entry("k")))
+    bench.io.expect("PUT", "/v1/txn", DONE)
+    bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+    bench.run()
+    assert not bench.io.steps
+    assert bench.io.sent_at == [bench.io.time] * 4
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_session_is_destroyed_when_no_other_thread_still_unlocks_for_it(
+    bench: Bench, *, closes: bool
+) -> None:
+    """The background and who closes do the same tasks, each in a thread of its own."""
+    bench.sweep(pauses=[])
+    sweep, ends_at = bench.reaper._entries[bench.reaper.tasks[0]], bench.io.time + 0.5
+    other = bench.next_turn()  # acts on the key as the session, so nobody else does
+    other.session = SESSION
+    with sweep.under_way():
+        (ended,) = sweep.tries
+        bench.io.at(ends_at, other.leave)
+        bench.io.at(ends_at, ended.set)
+        bench.reaper.add(DestroySession(SESSION))
+        bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+        bench.finds()  # at the sweep's own time
+        if closes:
+            bench.io.run(bench.reaper.finish(bench.io, deadline=ends_at + 5.0))
+        else:
+            bench.run()
+    assert not bench.io.steps
+    assert bench.io.sent_at[0] == ends_at
+
+
 def test_a_session_is_destroyed_though_its_key_can_not_be_given_back(bench: Bench) -> None:
     bench.give_back()
     bench.reaper.add(DestroySession(SESSION))
@@ -554,8 +592,8 @@ def test_a_hand_over_waits_for_a_try_that_is_under_way_as_long_as_that_may_take(
     """Its request can't be taken back: it would act as the session when another client has that."""
     bench.give_back()
     (entry,) = bench.reaper._entries.values()
-    entry.under_way = under_way = Signal()
-    began = bench.io.time
+    under_way, began = Signal(), bench.io.time
+    entry.tries.append(under_way)
     bench.io.at(began + lasts, under_way.set)
     bench.io.run(bench.reaper.let_go(bench.io, SESSION, deadline=began + 5.0))
     assert bench.io.time == began + waited
