@@ -90,15 +90,16 @@ class Tickets:
             self.join(ticket)
             return True
 
-    def join_beside(self, ticket: Ticket, session: str) -> bool:
+    def join_beside(self, ticket: Ticket, session: str, *, closed: bool = False) -> bool:
         """Act on the key with ``session``, unless another ticket may be doing that; returns whether it may.
 
-        Nobody here begins to act on the key with that session until this one leaves.
+        Nobody here begins to act on the key with that session until this one leaves; with one that is
+        ``closed`` nobody begins anyway.
         """
         with self._mutex:
             queue = self.queue(ticket.key)
             acting = _acting(queue)
-            if any(one.session in {"", session} for one in acting):
+            if any(one.session == session or not (one.session or closed) for one in acting):
                 return False
             ticket.session = session
             self._queues[ticket.key] = dict.fromkeys([*acting, ticket, *queue])

@@ -143,7 +143,8 @@ class Keys:
     def _alone(self, name: str, session: str) -> Generator[bool]:
         ticket = Ticket(self._client.tickets, name, None)
         try:
-            yield self._client.tickets.join_beside(ticket, session)
+            closed = session in self._client.sessions.closed
+            yield self._client.tickets.join_beside(ticket, session, closed=closed)
         finally:
             ticket.leave()
 

@@ -172,8 +172,8 @@ class Watches:
         """The signal that ends each blocking query, and whether it may go on when there are many."""
         self.waits: dict[_Wait[Any], None] = {}
         """Those that share readings."""
-        self._held: dict[Watched, None] = {}
-        """The keys of holds that share readings."""
+        self._held: dict[Watched, float] = {}
+        """The keys of holds that share readings, and since when."""
         self._watched_sessions: set[str] = set()
         self._together: Together | None = None
         self._polling: dict[int, float] = {}
@@ -344,7 +344,7 @@ class Watches:
         if self._begin_query(stop, first=False):
             io.spawn(partial(self._follow, watched, stop), name=f"watch {watched.key}")
             return
-        self._held[watched] = None
+        self._held[watched] = io.now()
         self._reader.start()
         if watched.kept.id not in self._watched_sessions and len(self._watched_sessions) < SESSIONS:
             self._watched_sessions.add(watched.kept.id)
@@ -401,6 +401,12 @@ class Watches:
         longest = await self.longest(io, until=until)
         return min(longest, max(SHORTEST_HELD, io.now() - began))
 
+    async def _longest_for_session(self, kept: KeptSession, io: IO, *, until: Signal | None) -> float:
+        youngest = max(
+            (since for one, since in list(self._held.items()) if one.kept is kept), default=io.now()
+        )
+        return await self._longest_for_hold(youngest, io, until=until)
+
     async def _look_along(self, io: IO, watched: Watched) -> None:
         for other in watched.along:
             if not other.over.is_set():
@@ -416,7 +422,7 @@ class Watches:
         follower: Follower[Session | None] = Follower(
             partial(session_endpoint.watch, kept.id, options=CONSISTENT)
         )
-        follower.longest = partial(self._longest_for_hold, io.now())
+        follower.longest = partial(self._longest_for_session, kept)
         try:
             while any(watched.kept is kept for watched in self._held):
                 try:

@@ -322,7 +322,9 @@ class KeyRules(Rules):
         recent = [queue for until, queue in self._queues if until >= since]
         recent.append(self._queue)
         heirs = {heir for heir, at in self._named_at.items() if at >= since - HONOURED * self.judge.stretch}
-        # The first one is second while it lets an heir go first.
+        # An heir is first while it is let go first, and the first one second.
+        if place == 1 and session in heirs:
+            return True
         yields = place == _SECOND and any(queue[:1] == (session,) and heirs & set(queue) for queue in recent)
         return yields or any(queue[place - 1 : place] == (session,) for queue in recent)
 

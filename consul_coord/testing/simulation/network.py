@@ -59,7 +59,7 @@ _LATENESS = (0.3, 1.5, 6.0, math.inf)
 
 _NO_LEADER = (500, b"No cluster leader")
 _RATE_LIMITED = (429, b"")
-_REFUSALS = range(400, 429)
+_REFUSALS = range(300, 429)
 _UNAVAILABLE = (
     503,
     b"request could not be handled by this server: it is not the leader, and it is over its rate limit",

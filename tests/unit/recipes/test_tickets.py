@@ -117,8 +117,12 @@ def test_a_place_beside_is_next_and_only_for_another_session(queues: Tickets) ->
     queues.join(head)
     queues.join(waiting)
     assert not queues.join_beside(beside, "s")  # whose the head's is, is not known yet
+    closed = Ticket(queues, "k", None)
+    assert queues.join_beside(closed, "s", closed=True)  # that one it is not
+    queues.leave(closed)
     head.session = "s"
     assert not queues.join_beside(beside, "s")
+    assert not queues.join_beside(beside, "s", closed=True)
     assert queues.join_beside(beside, "t")
     assert head.acts
     assert beside.acts
