@@ -20,6 +20,8 @@ the leader confirm first that it leads; ``stale`` takes any server's answer, how
 
 SHORTEST_WAIT = 0.001
 LONGEST_WAIT = 600.0
+SHORTEST_STALE = 0.001
+"""Consul takes 0, and what rounds to 0 ns, for no limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -45,7 +47,11 @@ class ReadOptions(Value):
     """How long to wait, in seconds (0.001 to 600), when ``index`` is set; None for 30."""
     consistency: Consistency = "default"
     max_stale: float | None = None
-    """With ``stale``: ask the leader after all when the answer would be older than this, in seconds."""
+    """With ``stale``: ask the leader after all when the answer would be older than this, in seconds.
+
+    At least 0.001: Consul takes 0 for no limit. It keeps to the limit in the catalog, in health and in
+    executed queries. In reads of keys and sessions it does not: there, look at ``Result.last_contact``.
+    """
     datacenter: str | None = None
     namespace: str | None = None
     partition: str | None = None
@@ -61,7 +67,7 @@ class ReadOptions(Value):
             _validate.seconds("wait", self.wait, minimum=SHORTEST_WAIT, maximum=LONGEST_WAIT)
         _validate.choice("consistency", self.consistency, get_args(Consistency))
         if self.max_stale is not None:
-            _validate.seconds("max_stale", self.max_stale, minimum=0)
+            _validate.seconds("max_stale", self.max_stale, minimum=SHORTEST_STALE)
             if self.consistency != "stale":
                 message = "max_stale goes with consistency='stale' only"
                 raise InvalidArgument(message)

@@ -255,6 +255,8 @@ def test_txn_result() -> None:
         lambda: ReadOptions(wait=0),
         lambda: ReadOptions(wait=601),
         lambda: ReadOptions(max_stale=1),
+        lambda: ReadOptions(consistency="stale", max_stale=0),
+        lambda: ReadOptions(consistency="stale", max_stale=1e-10),
         lambda: ReadOptions(consistency="fresh"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
         lambda: CheckSpec(name="", ttl=1),
         lambda: CheckSpec(name="c"),
