@@ -6,11 +6,12 @@ import itertools
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from consul_coord import LOCK_FLAGS, Client, LeaderElection, LeadershipLost, Lock
+from consul_coord import LOCK_FLAGS, Client, LeaderElection, LeadershipLost, Lock, ReleaseOutcome
 from consul_coord.clock import VirtualClock
 from consul_coord.events import logger
 from consul_coord.recipes.election.candidacy import LATE
@@ -69,6 +70,25 @@ def test_a_former_leader_is_told_so_whatever_it_does_also_while_nothing_answers(
     for act in ACTS.values():
         with pytest.raises(LeadershipLost):
             act(me)
+
+
+@pytest.mark.parametrize("lose", [None, Lose.TIME, Lose.REQUEST, Lose.REPLY])
+def test_who_resigns_for_a_while_is_no_candidate_from_then_on_however_long_its_release_takes(
+    proxy: FaultProxy, client: Client, key: str, lose: Lose | None
+) -> None:
+    election = stand(client, key)
+    election.wait_for_leadership(timeout=PATIENCE)
+    before = len(proxy.requests)
+    fault = None if lose is None else proxy.add(Fault(lose=lose, method="PUT", containing=b"unlock"))
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(election.resign, pause=60)
+        if fault is not None:
+            assert fault.hit.wait(PATIENCE)
+            time.sleep(20 * QUICK[1])  # time itself: without the pause it would stand again by then
+            fault.let_go()
+        assert call.result(PATIENCE) is ReleaseOutcome.RELEASED
+    time.sleep(20 * QUICK[1])
+    assert [each.body for each in proxy.requests[before:] if b'"lock"' in each.body] == []
 
 
 # -- heirs

@@ -297,17 +297,53 @@ def test_what_can_not_even_begin_its_handshake_leaves_no_socket(own_engine: Make
 
 
 class Crowded:
-    """The TLS side of an agent at its limit: it hangs up before the handshake."""
+    """The TLS side of an agent at its limit, or in trouble: at first it hangs up instead of a handshake."""
 
-    def __init__(self, context: ssl.SSLContext, *, refusals: int) -> None:
+    def __init__(self, context: ssl.SSLContext, *, refusals: int, says: bytes | None = None) -> None:
+        """``says``: what it answers before it hangs up; None to hang up at once."""
         self._context = context
         self._refusals = refusals
+        self._says = says
 
     def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
         if self._refusals:
             self._refusals -= 1
+            if self._says is not None:
+                sock.recv(65536)
+                sock.sendall(self._says)
             raise ConnectionAbortedError
         return self._context.wrap_socket(sock, **options)
+
+
+@pytest.mark.parametrize("transport", ["own", "httpx"])
+@pytest.mark.parametrize(
+    "says",
+    [
+        None,
+        b"",
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+        b"\x15\x03\x03\x00\x02\x02\x28",  # the alert handshake_failure
+        b"\x15\x03\x03\x00\x02\x02\x50",  # the alert internal_error
+        b"\x16\x03\x03\x00\x40\x02",
+        b"\x00" * 64,
+    ],
+    ids=["nothing", "an end", "plain HTTP", "a failure", "its own error", "half a record", "garbage"],
+)
+def test_a_handshake_that_fails_for_a_moment_is_tried_again(
+    serve: Serve, authority: Authority, says: bytes | None, transport: str
+) -> None:
+    """As behind a proxy that just starts: only the agent's certificate is a reason to give up at once."""
+    server = serve(always(OK), tls=Crowded(authority.server("127.0.0.1"), refusals=2, says=says))
+    with ExitStack() as open_clients:
+        carriers: dict[str, Any] = {}
+        if transport == "httpx":
+            context = ssl.create_default_context(cafile=str(authority.file))
+            carriers["http_client"] = open_clients.enter_context(httpx.Client(verify=context))
+            carriers["background_http_client"] = httpx.AsyncClient(verify=context)
+        tls = TLSConfig(ca_cert=authority.file)
+        client = Client(address=server.address, tls=tls, timeout=PATIENCE, **carriers)
+        assert open_clients.enter_context(client).kv.put("k", "v")
+    assert server.connections >= 3
 
 
 def crowded(serve: Serve, authority: Authority, *, refusals: int) -> RawServer:

@@ -213,9 +213,11 @@ def test_a_given_tls_config_settles_verification() -> None:
     assert resolve({"CONSUL_HTTP_SSL_VERIFY": "true"}, tls=TLSConfig(verify=False)).tls.verify is False
 
 
-def test_verification_takes_nothing_but_a_boolean() -> None:
+@pytest.mark.parametrize("verify", ["/ca.pem", "false", "", None, 0, 1, 0.0, [], b""])
+def test_verification_takes_nothing_but_a_boolean(verify: Any) -> None:
+    """What only looks like False, such as a setting that was not found, turns no check off."""
     with pytest.raises(ConfigError, match="verify"):
-        resolve(tls=TLSConfig(verify="/ca.pem"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        resolve(tls=TLSConfig(verify=verify))
 
 
 TLS_VARIABLES = {

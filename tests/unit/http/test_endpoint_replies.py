@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -20,10 +21,15 @@ from consul_coord.models import (
     KVPair,
     Node,
     PreparedQuery,
+    QueryResult,
     Result,
     Service,
+    ServiceInstance,
     Session,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SID = "adf4238a-882b-9ddc-4a9d-5b6758e4159e"
 HEADERS = {
@@ -306,6 +312,188 @@ def test_an_empty_list_of_queries_is_not_taken_for_the_one_that_was_asked_for() 
     assert read_value(query.list_queries(), []) == ()
     with pytest.raises(DecodeError, match="no query"):
         read(query.get("q1"), [])
+
+
+# No two fields of a reply have the same value, and none has the one that a missing field is read as.
+WHOLE_CHECK = {
+    "CheckID": "check",
+    "Name": "check's name",
+    "Node": "check's node",
+    "Status": "warning",
+    "Notes": "notes",
+    "Output": "output",
+    "ServiceID": "check's service id",
+    "ServiceName": "check's service name",
+    "CreateIndex": 11,
+    "ModifyIndex": 12,
+}
+CHECK = HealthCheck(
+    "check",
+    name="check's name",
+    node="check's node",
+    status="warning",
+    notes="notes",
+    output="output",
+    service_id="check's service id",
+    service_name="check's service name",
+    create_index=11,
+    modify_index=12,
+)
+WHOLE_NODE = {
+    "Node": "node",
+    "Address": "node's address",
+    "ID": "node's id",
+    "Datacenter": "node's dc",
+    "TaggedAddresses": {"lan": "lan", "wan": "wan"},
+    "Meta": {"of": "node"},
+    "CreateIndex": 21,
+    "ModifyIndex": 22,
+}
+NODE = Node(
+    "node",
+    address="node's address",
+    id="node's id",
+    datacenter="node's dc",
+    meta={"of": "node"},
+    create_index=21,
+    modify_index=22,
+)
+WHOLE_SERVICE = {
+    "Service": "service",
+    "ID": "service's id",
+    "Address": "service's address",
+    "Port": 80,
+    "Tags": ["service's tag"],
+    "Meta": {"of": "service"},
+}
+SERVICE = Service(
+    "service",
+    id="service's id",
+    address="service's address",
+    port=80,
+    tags=("service's tag",),
+    meta={"of": "service"},
+)
+WHOLE_INSTANCE = {"Node": WHOLE_NODE, "Service": WHOLE_SERVICE, "Checks": [WHOLE_CHECK]}
+INSTANCE = ServiceInstance(NODE, SERVICE, checks=(CHECK,))
+WHOLE: dict[str, tuple[Call[Any], object, object]] = {
+    "a key": (
+        kv.get("k"),
+        [PAIR],
+        KVPair("k", b"\x00\xff", 2**64 - 1, SID, create_index=9, modify_index=2**63, lock_index=1),
+    ),
+    "a session": (
+        session.info(SID),
+        [SESSION],
+        Session(
+            SID,
+            name="n",
+            node="n1",
+            ttl=90.0,
+            lock_delay=1.5,
+            behavior="delete",
+            node_checks=("serfHealth",),
+            service_checks=("web",),
+            create_index=7,
+        ),
+    ),
+    "an agent": (
+        agent.info(),
+        {
+            "Config": {
+                "NodeName": "agent",
+                "Datacenter": "dc",
+                "NodeID": "id",
+                "Version": "1.2.3",
+                "Server": True,
+            },
+            "DebugConfig": {"SessionTTLMin": "15s"},
+        },
+        AgentInfo("agent", datacenter="dc", node_id="id", version="1.2.3", server=True, session_ttl_min=15.0),
+    ),
+    "an agent's checks": (agent.checks(), {"check": WHOLE_CHECK}, {"check": CHECK}),
+    "a node's checks": (health.node("node"), [WHOLE_CHECK], (CHECK,)),
+    "checks in a state": (health.state("warning"), [WHOLE_CHECK], (CHECK,)),
+    "nodes": (catalog.nodes(), [WHOLE_NODE], (NODE,)),
+    "a node": (
+        catalog.node("node"),
+        {"Node": WHOLE_NODE, "Services": {"service's id": WHOLE_SERVICE}},
+        CatalogNode(NODE, services=(SERVICE,)),
+    ),
+    "a service": (
+        catalog.service("service"),
+        [
+            {name: WHOLE_NODE[name] for name in ("Node", "Address", "ID", "Datacenter")}
+            | {"NodeMeta": WHOLE_NODE["Meta"], "ServiceName": WHOLE_SERVICE["Service"]}
+            | {f"Service{name}": value for name, value in WHOLE_SERVICE.items() if name != "Service"}
+            | {"CreateIndex": 31, "ModifyIndex": 32}
+        ],
+        (
+            ServiceInstance(
+                Node(
+                    "node",
+                    address="node's address",
+                    id="node's id",
+                    datacenter="node's dc",
+                    meta={"of": "node"},
+                ),
+                SERVICE,
+            ),
+        ),
+    ),
+    "a service with its checks": (health.service("service"), [WHOLE_INSTANCE], (INSTANCE,)),
+    "a query": (
+        query.get("id"),
+        [
+            {
+                "ID": "id",
+                "Name": "name",
+                "Session": "session",
+                "Service": {"Service": "web", "Tags": ["tag"], "OnlyPassing": True, "Near": "near"},
+            }
+        ],
+        PreparedQuery(
+            service="web",
+            name="name",
+            session="session",
+            id="id",
+            tags=("tag",),
+            only_passing=True,
+            near="near",
+        ),
+    ),
+    "a query that was carried out": (
+        query.execute("q"),
+        {"Service": "web", "Nodes": [WHOLE_INSTANCE], "Datacenter": "another dc", "Failovers": 2},
+        QueryResult("web", instances=(INSTANCE,), datacenter="another dc", failovers=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_field_of_a_reply_is_read(name: str) -> None:
+    call, body, expected = WHOLE[name]
+    found = read(call, body)
+    assert (found.value if isinstance(found, Result) else found) == expected
+
+
+def told_apart(value: object) -> Iterator[tuple[type, str]]:
+    """Give the fields that are not as they would be without a reply's own."""
+    if isinstance(value, dict | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from told_apart(each)
+    elif is_dataclass(value):
+        for field in fields(value):
+            own = getattr(value, field.name)
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            if own != default:
+                yield type(value), field.name
+            yield from told_apart(own)
+
+
+def test_no_field_is_left_out_of_these_replies() -> None:
+    told = {one for _, _, expected in WHOLE.values() for one in told_apart(expected)}
+    assert told == {(kind, field.name) for kind, _ in told for field in fields(kind)}
 
 
 @pytest.mark.parametrize(("reply", "leader"), [("127.0.0.1:8300", "127.0.0.1:8300"), ("", None)])

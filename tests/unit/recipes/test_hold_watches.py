@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from consul_coord.recipes.session.keeping import KeptSession
 
 RENEW, INFO, KEY = "/v1/session/renew/", "/v1/session/info/", "/v1/kv/k"
+NOTICED_FROM = 0.6
+"""The age from which a hold's loss is noticed within milliseconds, as guarantees.md says."""
 
 
 class Enough(BaseException):
@@ -174,6 +176,22 @@ def test_holds_are_swept_now_and_then_however_many_are_granted(
         bench.io.at(began + number / 10, partial(bench.grant, f"k{number}"))
     bench.attend(10.0)
     assert 10.0 / SWEEP - 2 <= len(swept) <= 10.0 / SWEEP
+
+
+@pytest.mark.parametrize("rested", [0.0, 0.5, 10.0])
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_a_hold_of_so_many_is_watched_when_it_is_as_old_as_was_promised(count: int, rested: float) -> None:
+    """However many are granted at once, and however long the client has held another one."""
+    bench, keys = Bench(keys=()), [f"k{number}" for number in range(count)]
+    bench.grant("first")
+
+    def grant_all() -> None:
+        for key in keys:
+            bench.grant(key)
+
+    bench.io.at(bench.io.time + rested, grant_all)
+    bench.attend(rested + NOTICED_FROM)
+    assert set(bench.watches) == {f"watch {key}" for key in ("first", *keys)}
 
 
 def test_the_key_is_watched_from_the_grant_on(bench: Bench) -> None:

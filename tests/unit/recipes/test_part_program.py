@@ -124,6 +124,21 @@ def test_pauses_between_failed_tries_grow_and_begin_anew_after_the_partition_was
     assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.0, 0.05])
 
 
+@pytest.mark.parametrize("failures", [1, 3, 12])
+def test_a_part_that_is_left_in_a_pause_has_ended_at_once(failures: int) -> None:
+    """Else a member that stops, or gets another weight, would wait for nothing."""
+    io = FakeIO()
+    part = Scripted(ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0), *[False] * (failures + 1))
+
+    def look() -> None:
+        part.leave() if len(part.tried_at) == failures else io.at(io.time + 0.01, look)
+
+    look()
+    io.run(part.run(io))
+    assert io.time - part.tried_at[-1] <= 0.02
+    assert len(part.tried_at) == failures
+
+
 class BusyOwner(Owner):
     """Is called later, when an earlier function has ended."""
 

@@ -925,6 +925,30 @@ class TestDestroying:
         bench.io.expect("DELETE", f"/v1/kv/{P}/.lock", ok(True))
         assert bench.io.run(asking.destroy(bench.io, bench.core, bench.semaphore))
 
+    @pytest.mark.parametrize(
+        "used",
+        [
+            [record(THEM, at=7), contender(THEM, at=6, held=True)],
+            [record(THEM, AHEAD, at=7, limit=2), contender(AHEAD, at=6, held=True)],
+            [record(THEM, at=7), contender(THEM, at=6, held=True), contender(AHEAD, at=8)],
+            [record(at=7), contender(AHEAD, at=6)],
+            [record(THEM, at=7), contender(AHEAD, at=8)],
+            [record(at=7), key(AHEAD, b"", at=6, created=6, session=AHEAD)],
+        ],
+        ids=[
+            "held",
+            "held beside a dead holder",
+            "held and waited for",
+            "waited for, and just released",
+            "waited for behind a dead holder",
+            "waited for by another program",
+        ],
+    )
+    def test_one_that_is_used_stays(self, bench: Bench, used: list[dict[str, object]]) -> None:
+        bench.lists(*used, index=8)
+        assert not bench.io.run(asking.destroy(bench.io, bench.core, bench.semaphore))
+        assert [request.method for request in bench.io.requests] == ["GET"]
+
     @pytest.mark.parametrize("in_delay", [True, False])
     def test_the_dead_are_removed_as_a_take_would(self, bench: Bench, in_delay: bool) -> None:
         bench.lists(record(THEM, at=7), index=7)
