@@ -234,7 +234,8 @@ class CandidateUser(Holder):
         self._ill_since = math.inf if well else min(self._ill_since, self.judge.now)
         candidacy, promises = self._candidacy, self.judge.promises
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
-            self._resigning = promises.due(self.process, "resigns, as it is ill,", RESIGNED_WITHIN)
+            within = RESIGNED_WITHIN + self._office.busy_for
+            self._resigning = promises.due(self.process, "resigns, as it is ill,", within)
             self._doomed.append(candidacy.hold)
             if fails:
                 self._office.stuck_in = candidacy.hold
@@ -632,6 +633,11 @@ class Office:
         """When its stop returned, by the process's clock."""
         self._busy_until = -math.inf
         """The true time until which the latest call of ``on_lost`` lasts."""
+
+    @property
+    def busy_for(self) -> float:
+        """Seconds until its user can be called back."""
+        return max(0.0, self._busy_until - self._user.judge.now)
 
     def look_at(self, term: int, *, since: float) -> None:
         """Judge the callback for a term that its user has known of since then."""
