@@ -134,6 +134,7 @@ class Holder:
         if self._in_hand is None or not self._haste.chance(USES_AT_ONCE):
             return
         hold, claim = self._in_hand
+        self.judge.sessions.asks_beside(self.process)
         self._others += 1
         try:
             await io.sleep(self._haste.uniform(0.0, AT_ONCE))

@@ -205,7 +205,7 @@ class SessionRules:
             self._judge.convict("pace", text)
 
     def asks_beside(self, process: Process) -> None:
-        """Take note that a user begins to ask about everybody, beside what it does."""
+        """Take note that a user begins to ask about something, beside what it does."""
         self._asked.setdefault(process.name, []).append(self._judge.now)
 
     # -- closing
