@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import itertools
+import sys
 import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import pytest
@@ -17,6 +20,8 @@ from consul_coord import (
     AcquireTimeout,
     AsyncClient,
     AsyncLock,
+    AsyncReadWriteLock,
+    AsyncSemaphore,
     Group,
     LeaderElection,
     Lock,
@@ -40,11 +45,12 @@ from tests.promises.test_time import TAKES
 from tests.promises.waiting import settled
 from tests.support.fake_io import FakeIO
 from tests.support.proxy import Fault, Lose
-from tests.support.sites import eventually
+from tests.support.sites import eventually, never
 from tests.support.stalls import stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from consul_coord import Client
     from consul_coord.clock import SystemClock
@@ -191,6 +197,41 @@ async def test_cancelled_tasks_break_no_request_of_others(
             assert hold.is_held
 
 
+ASYNC: dict[str, Callable[[AsyncClient, str], Any]] = {
+    "lock": AsyncLock,
+    "read": lambda client, key: AsyncReadWriteLock(client, key, session=SPEC).read,
+    "write": lambda client, key: AsyncReadWriteLock(client, key, session=SPEC).write,
+    "permit": lambda client, key: AsyncSemaphore(client, key, 1),
+}
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_task_that_was_cancelled_in_its_clean_up_too_leaves_the_rest_to_the_client(
+    proxy: FaultProxy, make_client: MakeClient, operator: Operator, key: str, kind: str
+) -> None:
+    """Also while somebody has the task: its error refers to all that the call had."""
+
+    async def main() -> None:
+        held = TAKES["write" if kind == "read" else kind](make_client(), key)
+        before = len(operator.under(key))
+        async with AsyncClient(address=proxy.address, session=SPEC) as client:
+            wanted = ASYNC[kind](client, key)
+            task = asyncio.create_task(wanted.acquire())
+            await asyncio.to_thread(eventually, lambda: len(operator.under(key)) > before)
+            withdrawing = proxy.add(Fault(lose=Lose.TIME))
+            task.cancel()
+            await asyncio.to_thread(withdrawing.hit.wait, PATIENCE)
+            task.cancel()
+            await asyncio.wait([task])
+            proxy.clear()
+            held.release()
+            async with wanted.hold(timeout=PATIENCE) as hold:
+                assert hold.is_held
+        assert task.cancelled()
+
+    asyncio.run(main())
+
+
 # -- a cancellation before the start
 
 
@@ -307,15 +348,16 @@ def test_what_comes_while_the_reaper_looks_at_the_clock_is_done_at_once(moment: 
 # -- closing in time
 
 
-@pytest.mark.parametrize("pending", ["a hold", "clean-up"])
+@pytest.mark.parametrize("pending", ["a hold", "holds of all kinds", "clean-up"])
 def test_closing_takes_no_longer_than_its_time_when_nothing_answers(
     proxy: FaultProxy, make_client: MakeClient, key: str, pending: str
 ) -> None:
     client = make_client()
-    hold = Lock(client, key).acquire(timeout=PATIENCE)
+    kinds = TAKES if pending == "holds of all kinds" else ["lock"]
+    holds = [TAKES[kind](client, f"{key}/{kind}") for kind in kinds]
     proxy.add(Fault(lose=Lose.TIME, method="PUT", times=1_000))
     if pending == "clean-up":
-        del hold  # forgotten: the reaper is to give it back
+        holds.clear()  # forgotten: the reaper is to give it back
         gc.collect()
         eventually(lambda: proxy.count("PUT", "/v1/txn") >= 2)
     with stalls() as measured:
@@ -364,6 +406,64 @@ def test_stopping_takes_no_longer_than_its_time(
     assert took < 0.6 + 0.3 + measured.slack
     proxy.clear()
     eventually(lambda: operator.holder(held) is None)
+
+
+def begun_twice(begin: Any, options: dict[str, float], *, at_line: int) -> bool:
+    """Call a method in this thread, and in another one when this has come to a line of the method.
+
+    Returns whether it has so many lines.
+    """
+    lines, other = itertools.count(1), threading.Thread(target=begin, kwargs=options)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not begin.__func__.__code__:
+            return None
+        if event == "line" and next(lines) == at_line:
+            other.start()
+            other.join(0.05)  # it may have to wait for this one
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        begin(**options)
+    finally:
+        sys.settrace(before)
+    if other.ident is not None:
+        other.join(PATIENCE)
+    return other.ident is not None
+
+
+@pytest.mark.parametrize("kind", ["group", "election", "partitioner"])
+def test_what_two_threads_begin_at_once_is_over_when_it_is_ended_once(
+    client: Client, operator: Operator, key: str, kind: str
+) -> None:
+    own = "partitions" if kind == "partitioner" else ""
+
+    def held() -> list[str]:
+        return [each for each in operator.under(f"{key}/") if own in each and operator.holder(each)]
+
+    with ExitStack() as joined:
+        for line in itertools.count(1):
+            group, election = (
+                Group(client, f"{key}/{line}", id="one"),
+                LeaderElection(client, f"{key}/{line}"),
+            )
+            partitioner = Partitioner(group, 2, settle=0.0)
+            if kind == "partitioner":
+                joined.enter_context(group)
+            begin, end, options = {
+                "group": (group.join, group.leave, {"timeout": PATIENCE}),
+                "election": (election.start, election.stop, {}),
+                "partitioner": (partitioner.start, partitioner.stop, {}),
+            }[kind]
+            goes_on = begun_twice(begin, options, at_line=line)
+            end()
+            if not goes_on:
+                break
+        assert line > 5
+        eventually(lambda: not held())
+        never(held, within=0.5)
 
 
 def test_leaving_a_group_waits_until_a_member_that_joins_again_has_given_up(

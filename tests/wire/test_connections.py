@@ -393,9 +393,11 @@ def cancelled_send(transport: Transport, request: Request, *, when: threading.Ev
     return raised.value
 
 
-def test_what_is_cut_off_here_was_not_ended_by_the_other_side(serve: Serve) -> None:
+@pytest.mark.parametrize("by", ["giving up its agent", "its cancellation", "the end of its time"])
+def test_what_is_ended_here_was_not_ended_by_the_other_side(serve: Serve, by: str) -> None:
     """Else a refusal soon after would not be put down to the agent's limit."""
-    arrived = threading.Event()
+    arrived, flag = threading.Event(), Flag()
+    timeout = 0.2 if by == "the end of its time" else PATIENCE
 
     def handle(peer: Peer) -> None:
         peer.request()
@@ -408,10 +410,13 @@ def test_what_is_cut_off_here_was_not_ended_by_the_other_side(serve: Serve) -> N
     transport = DirectTransport(settings_for(server))
     transport.send(GET, timeout=PATIENCE)
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(transport.send, CAS, timeout=PATIENCE)
+        waits = pool.submit(transport.send, CAS, timeout=timeout, cancel=flag)
         assert arrived.wait(PATIENCE)
-        transport.pool.cut()
-        assert isinstance(waits.exception(PATIENCE), BrokenReply)
+        if by == "giving up its agent":
+            transport.pool.cut()
+        elif by == "its cancellation":
+            flag.set()
+        assert waits.exception(PATIENCE) is not None
     assert transport.pool.limit.is_blamed(transport.pool.now())
     transport.close()
 

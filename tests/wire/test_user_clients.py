@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -39,6 +41,7 @@ from tests.wire.test_connections import cancelled_send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from consul_coord.http.transport.base import Transport
     from tests.wire.conftest import Serve
@@ -631,6 +634,65 @@ def test_what_was_ended_before_it_was_sent_is_not_sent_later(
         go_on.set()
         assert connected.wait(PATIENCE)
         never(lambda: server.requests, within=0.3)
+
+
+def sending_and_cancelled(
+    address: str, monkeypatch: pytest.MonkeyPatch, *, at_line: int
+) -> SendCancelled | None:
+    """Send, and cancel that when the thread that sends has come to so many lines of the transport.
+
+    That thread goes on when the caller has its error, which is returned; None when it has less lines.
+    """
+    cancel, answered, lines = Signal(), threading.Event(), itertools.count(1)
+    ended = threading.Event()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != user_clients.__file__:
+            return None
+        if event == "line" and next(lines) == at_line:
+            cancel.set()
+            assert answered.wait(PATIENCE)
+        return trace
+
+    def traced(function: Callable[[], Response]) -> Response:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return function()
+        finally:
+            sys.settrace(before)
+            ended.set()
+
+    def aside(function: Callable[[], Response], **options: Any) -> Response:
+        return call_bounded(partial(traced, function), **options)
+
+    monkeypatch.setattr(user_clients, "call_bounded", aside)
+    with httpx.Client(trust_env=False, verify=False) as client:
+        transport = sync_transport(Settings.resolve(address=address, environ={}), http_client=client)
+        try:
+            transport.send(CAS, timeout=PATIENCE, cancel=cancel)
+        except SendCancelled as cancelled:
+            return cancelled
+        finally:
+            answered.set()
+            assert ended.wait(PATIENCE)
+    return None
+
+
+def test_what_is_cancelled_at_any_line_is_not_sent_if_its_caller_was_told_so(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's thread says what became of it, and another one sends it."""
+    server, told = serve(always(OK)), set[bool]()
+    for line in itertools.count(1):
+        before = len(server.requests)
+        cancelled = sending_and_cancelled(server.address, monkeypatch, at_line=line)
+        if cancelled is None:
+            break
+        unknown = cancelled.error.outcome_unknown
+        assert unknown or len(server.requests) == before, line
+        told.add(unknown)
+    assert told == {False, True}
 
 
 def test_what_a_user_adds_may_hang_and_stays_off_the_callers_thread(

@@ -175,6 +175,18 @@ def test_trouble_with_the_file_keeps_the_last_token(
     assert token_of(credentials, 100.0) == "new-token"
 
 
+def test_each_new_trouble_with_the_file_is_told_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    credentials = Credentials(token_file=file)
+    times = iter(map(float, range(100)))
+    for number in (1, 2, 3):
+        file.unlink()
+        for _ in range(5):
+            token_of(credentials, next(times))
+        assert len(caplog.records) == number
+        file.write_text(f"token-{number}")
+        assert token_of(credentials, next(times)) == f"token-{number}"
+
+
 def test_a_file_that_could_not_be_used_is_read_again_though_it_looks_the_same(file: Path) -> None:
     # As after a chmod, or a second write within one tick of the file system's clock.
     credentials = Credentials(token_file=file)

@@ -39,6 +39,8 @@ from tests.support.replies import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord.http.messages import Request, Response
     from consul_coord.recipes.session.keeping import KeptSession
 
@@ -324,6 +326,35 @@ def test_an_ended_hold_is_ensured_without_a_request(bench: Bench, seconds: float
     bench.hold.lose(LossReason.TAKEN_OVER)
     with pytest.raises(LockLost):
         bench.io.run(hold_ops.ensure(bench.io, bench.core.sessions, bench.hold, seconds=seconds))
+
+
+@pytest.mark.parametrize("left", [3.0, 0.5])
+def test_ensuring_a_hold_of_which_nothing_is_heard_ends_with_its_lease(bench: Bench, left: float) -> None:
+    """The agent takes the renewal, and does not answer it."""
+    end = bench.hold.lease.valid_until
+    bench.io.time = end - left
+    bench.io.expect("PUT", RENEW, renewed(), takes=60.0)
+    with pytest.raises(LockLost) as told:
+        bench.io.run(hold_ops.ensure(bench.io, bench.core.sessions, bench.hold, seconds=10.0))
+    assert told.value.reason is LossReason.EXPIRED
+    assert bench.io.time == end
+
+
+@pytest.mark.parametrize("ends", ["lost", "released", "lost with its session"])
+def test_what_ends_while_it_is_ensured_is_told_though_the_renewal_is_answered(
+    bench: Bench, ends: str
+) -> None:
+    hold, io = bench.hold, bench.io
+    happens: dict[str, Callable[[], object]] = {
+        "lost": lambda: hold.lose(LossReason.KEY_DELETED),
+        "released": hold.begin_release,
+        "lost with its session": lambda: bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE),
+    }
+    io.time += 8.0
+    io.at(io.time + 0.5, happens[ends])
+    io.expect("PUT", RENEW, renewed(), takes=1.0)
+    with pytest.raises(NotHeld if ends == "released" else LockLost):
+        io.run(hold_ops.ensure(io, bench.core.sessions, hold, seconds=10.0))
 
 
 def test_an_own_write_is_no_event(bench: Bench) -> None:

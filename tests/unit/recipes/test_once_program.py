@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import base64
+import json
+from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, ConnectFailed
+from consul_coord.errors import AcquireTimeout, ConnectFailed, LockLost, PermissionDenied
 from consul_coord.events import Acquired, SlotAhead, Waiting
-from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
+from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.once import once
 from consul_coord.recipes.once.record import ONCE_FLAGS, Ask, Record, key_of
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, ok, pairs, txn_done, txn_failed, unreachable
+from tests.support.replies import (
+    OTHER,
+    SESSION,
+    entry,
+    lost,
+    ok,
+    pairs,
+    refusal,
+    txn_done,
+    txn_failed,
+    unreachable,
+)
+
+if TYPE_CHECKING:
+    from consul_coord.http.messages import Response
 
 HOUR = 3600
 NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
@@ -89,6 +105,47 @@ def test_who_began_to_wait_while_a_caller_was_in_line_here_is_let_go_first() -> 
     assert not io.steps
 
 
+def missing(*places: int) -> Response:
+    return txn_failed(*[(place, "key doesn't exist") for place in places])
+
+
+@pytest.mark.parametrize("first", ["the record", "the lock", "both"])
+def test_what_is_missing_is_read_no_more_whenever_it_vanishes(first: str) -> None:
+    """The record may be forgotten, and the lock's key deleted, between two readings."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
+    job = once.OnceObject("job", value=None, session=None)
+    answers = {"the record": [missing(0), missing(0)], "the lock": [missing(1), missing(0)]}
+    io.expect("PUT", "/v1/txn", *answers.get(first, [missing(0, 1)]), txn_done())
+    io.expect("PUT", "/v1/session/create", refusal(403, "Permission denied"))
+    asked = Ask(job="job", slot="2027-01-15T10:00:00Z", now=NOON)
+    with pytest.raises(PermissionDenied):
+        io.run(once.begin(io, core, job, asked, timeout=8.0))
+    read = [
+        {op["KV"]["Key"] for op in json.loads(each.body or b"")}
+        for each in io.requests
+        if each.path == "/v1/txn"
+    ]
+    assert read[0] == {job.record, "job", *read[-1]}
+    assert read[-1].isdisjoint({job.record, "job"})
+    assert len({frozenset(each) for each in read}) == len(read), "nothing is asked again"
+
+
+def test_the_time_of_a_hold_begins_with_it_and_not_with_its_run() -> None:
+    """Its record is read in between, which nobody answers."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0, lock_delay=60.0), timeout=10.0)
+    job = once.OnceObject("job", value=None, session=None)
+    io.expect("PUT", "/v1/txn", missing(0, 1), txn_done())
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", "/v1/txn", txn_done(entry("job")))
+    io.expect("GET", f"/v1/kv/{job.record}", pairs(), takes=7.0)
+    asked = Ask(job="job", slot="2027-01-15T10:00:00Z", now=NOON)
+    with pytest.raises(LockLost) as told:
+        io.run(once.begin(io, core, job, asked, timeout=30.0, max_hold=5.0))
+    assert told.value.reason is LossReason.MAX_HOLD
+
+
 def turn_of(io: FakeIO, core: ClientState) -> once.Turn:
     """Return the right to run, as the lock's hold gives it."""
     io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
@@ -119,6 +176,46 @@ def test_the_record_of_a_run_is_worth_the_whole_lease_and_that_of_a_failure_one_
     else:
         assert io.run(ending) == Record(turn.slot, failed=False, by="host:1", at=NOON, fence=7)
         assert io.time - began > 20.0
+
+
+def of_slot(slot: str, *, failed: bool = False, fence: int = 7) -> Record:
+    return Record(slot, failed=failed, by="host:1", at=NOON, fence=fence)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        None,
+        of_slot("2027-01-15T11:00:00Z", fence=5),
+        of_slot("2027-01-15T12:00:00Z", failed=True),
+        of_slot("2027-01-15T12:00:00Z", fence=5),
+        of_slot("2027-01-15T12:00:00Z"),
+    ],
+    ids=["none", "the slot before", "its failure", "another holder's", "its own"],
+)
+def test_a_record_whose_write_got_no_answer_is_there_only_if_it_is_that_very_one(
+    there: Record | None,
+) -> None:
+    """Somebody else has written the lock's key meanwhile, which closes the guard."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    turn = turn_of(io, core)
+    job = once.OnceObject("job", value=None, session=None)
+    found = [] if there is None else [entry(job.record, session=None, index=9, value=there.encode())]
+    for each in found:
+        each["Flags"] = ONCE_FLAGS
+    io.expect("PUT", "/v1/txn", lost(), txn_failed((1, "current modify index failed index check")))
+    io.expect("GET", f"/v1/kv/{job.record}", pairs(*found))
+    wanted = of_slot(turn.slot)
+    if there != wanted:
+        held = entry("job", index=11)
+        io.expect("PUT", "/v1/txn", txn_done(held, held))  # opens the guard
+        io.expect("PUT", "/v1/txn", txn_done(held, held, entry(job.record, session=None, index=12)))
+    assert io.run(once.finish(io, core, job, turn, at=NOON, failed=False)) == wanted
+    assert not io.steps
+    if there != wanted:
+        last = json.loads(io.requests[-1].body or b"")[-1]["KV"]
+        assert (last["Key"], base64.b64decode(last["Value"])) == (job.record, wanted.encode())
 
 
 def test_a_record_is_forgotten_only_as_it_was_read() -> None:

@@ -949,6 +949,14 @@ class TestDestroying:
         assert not bench.io.run(asking.destroy(bench.io, bench.core, bench.semaphore))
         assert [request.method for request in bench.io.requests] == ["GET"]
 
+    def test_without_permission_it_is_refused_and_not_in_use(self, bench: Bench) -> None:
+        bench.lists(record(THEM, at=7), index=7)
+        bench.makes(US)
+        bench.io.expect("PUT", "/v1/txn", txn_failed((0, "Permission denied")))
+        with pytest.raises(PermissionDenied, match=f'key:write on the prefix "{P}/"'):
+            bench.io.run(asking.destroy(bench.io, bench.core, bench.semaphore))
+        assert bench.destroyed() == [US]
+
     @pytest.mark.parametrize("in_delay", [True, False])
     def test_the_dead_are_removed_as_a_take_would(self, bench: Bench, in_delay: bool) -> None:
         bench.lists(record(THEM, at=7), index=7)

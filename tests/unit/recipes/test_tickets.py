@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from consul_coord.errors import AlreadyHeld
+from consul_coord.recipes.contend import tickets as module
 from consul_coord.recipes.contend.tickets import Ticket, Tickets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 
 @pytest.fixture
@@ -169,3 +177,100 @@ def test_the_first_one_acts_though_an_interrupted_leave_has_not_told_it(
     queues.heal()
     assert second.ready.is_set()
     assert not third.ready.is_set()
+
+
+class Mutex:
+    """A mutex that tells when somebody begins to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.moved = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.moved.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Crowd:
+    """A queue at which two threads make one call each, the second amid the first."""
+
+    def __init__(self, waiting: int) -> None:
+        self.mutex = Mutex()
+        self.queues = Tickets(self.mutex)
+        self.there = [joined(self.queues, f"there {number}") for number in range(waiting + 1)]
+        self.there[0].session = "s"
+        if not waiting:
+            self.queues.leave(self.there[0])
+        self.came = [Ticket(self.queues, "k", owner) for owner in "ab"]
+        self.found: list[object] = [None, None]
+
+    def call(self, number: int, name: str) -> None:
+        self.found[number] = CALLS[name](self.queues, self.came[number], self.there[0])
+
+    def outcome(self) -> tuple[object, ...]:
+        queue = self.queues.queue("k")
+        everybody = [*self.there, *self.came]
+        return (
+            *self.found,
+            tuple(map(everybody.index, queue)),
+            tuple(each.ready.is_set() and each in queue for each in everybody),
+        )
+
+    def meet(self, one: str, other: str, *, at: int) -> bool:
+        """Make both calls, the other one when the first has done so much; returns whether it does so much."""
+        steps, second = itertools.count(1), threading.Thread(target=self._second, args=[other])
+        before = sys.gettrace()
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if frame.f_code.co_filename != module.__file__:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and next(steps) == at:
+                second.start()
+                self.mutex.moved.wait()
+            return trace
+
+        sys.settrace(trace)
+        try:
+            self.call(0, one)
+        finally:
+            sys.settrace(before)
+        if second.ident is None:
+            return False
+        second.join()
+        return True
+
+    def _second(self, name: str) -> None:
+        self.call(1, name)
+        self.mutex.moved.set()
+
+
+CALLS: Final[dict[str, Callable[[Tickets, Ticket, Ticket], object]]] = {
+    "join": lambda queues, ours, _: queues.join(ours),
+    "join if idle": lambda queues, ours, _: queues.join_if_idle(ours),
+    "join beside": lambda queues, ours, _: queues.join_beside(ours, "t"),
+    "leave": lambda queues, _, first: queues.leave(first),
+    "heal": lambda queues, *_: queues.heal(),
+}
+
+
+@pytest.mark.parametrize("waiting", [0, 1], ids=["idle", "busy"])
+@pytest.mark.parametrize("one", CALLS)
+def test_two_calls_of_one_key_come_one_after_the_other_wherever_they_meet(one: str, waiting: int) -> None:
+    for other in CALLS:
+        serial = set()
+        for first, second in ((0, 1), (1, 0)):
+            crowd = Crowd(waiting)
+            for number in (first, second):
+                crowd.call(number, (one, other)[number])
+            serial.add(crowd.outcome())
+        for at in itertools.count(1):
+            crowd = Crowd(waiting)
+            if not crowd.meet(one, other, at=at):
+                break
+            assert crowd.outcome() in serial, (other, at)
+        assert at > 5
