@@ -88,7 +88,7 @@ class Credentials:
     object.
     """
 
-    __slots__ = ("_authorization", "_file", "_looked_at", "_stamp", "_trouble", "latest", "watched")
+    __slots__ = ("_authorization", "_file", "_first", "_given", "_looked_at", "_stamp", "_trouble", "watched")
 
     def __init__(
         self,
@@ -114,17 +114,26 @@ class Credentials:
             self.watched = self._file if self._stamp is not None else None
         elif token:
             token = _checked_token(token, "token")
-        self.latest = self._made_headers(token)
+        self._first = self._made_headers(token)
+        """Those of the token at first, or of the file as it was last read."""
+        self._given: dict[str, str] | None = None
+        """Those of a token that was given later: a thread that reads the file meanwhile leaves them alone."""
+
+    @property
+    def latest(self) -> dict[str, str]:
         """The headers as they were last made. Another token makes another dict."""
+        given = self._given
+        return self._first if given is None else given
 
     def headers(self, now: float) -> dict[str, str]:
         """Return the headers to send. ``now`` is any monotonic time in seconds.
 
         It is the same dict, which must not be changed, as long as the token is the same.
         """
-        if self.watched is not None and not 0 <= now - self._looked_at < TOKEN_FILE_INTERVAL:
+        watched = self.watched
+        if watched is not None and not 0 <= now - self._looked_at < TOKEN_FILE_INTERVAL:
             self._looked_at = now
-            stamp = _file_stamp(self.watched)
+            stamp = _file_stamp(watched)
             if stamp != self._stamp or self._trouble:
                 self._stamp = stamp
                 self.reload()
@@ -143,16 +152,15 @@ class Credentials:
             return False
         self._trouble = False
         headers = self._made_headers(token)
-        if headers == self.latest or self.watched != watched:  # replaced meanwhile
+        if headers == self._first or self._given is not None:  # replaced meanwhile
             return False
-        self.latest = headers
+        self._first = headers
         return True
 
     def replace(self, token: str | None) -> None:
         """Send another token from now on, or none, in place of a token file too. Raises ``ConfigError``."""
-        headers = self._made_headers(_checked_token(token, "token") if token else None)
+        self._given = self._made_headers(_checked_token(token, "token") if token else None)
         self.watched = self._file = None
-        self.latest = headers
 
     def _made_headers(self, token: str | None) -> dict[str, str]:
         pairs = (("X-Consul-Token", token), ("Authorization", self._authorization))

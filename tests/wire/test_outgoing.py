@@ -86,6 +86,6 @@ def test_another_token_is_sent_from_the_next_request_on() -> None:
     settings = Settings.resolve(token="first", environ={})
     outgoing = Outgoing(settings)
     assert b"X-Consul-Token: first\r\n" in outgoing.encode(GET, 0.0)
-    settings.credentials.latest = {"X-Consul-Token": "second"}
+    settings.credentials.replace("second")
     assert b"X-Consul-Token: second\r\n" in outgoing.encode(GET, 0.0)
     assert b"first" not in outgoing.encode(GET, 0.0)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consul_coord import config
 from consul_coord.config import TOKEN_FILE_INTERVAL, TOKEN_FILE_LIMIT, Credentials, Settings
 from consul_coord.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 ENVIRON = {"CONSUL_HTTP_TOKEN": "env-token"}
 
@@ -210,6 +214,41 @@ def test_a_token_that_is_given_later_stays_whatever_becomes_of_the_file(
     assert credentials.reload() is False
     assert credentials.headers(30.0).get("X-Consul-Token") == token
     assert str(file) not in repr(credentials)
+
+
+def replaced_amid_a_reading(file: Path, *, at_line: int) -> Credentials | None:
+    """Return what was given a token amid a reading of the changed file; None when that has less lines."""
+    file.write_text("file-token")
+    credentials, lines, ended = Credentials(token_file=file), itertools.count(1), [True]
+    file.write_text("another-token-of-the-file")
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != config.__file__:
+            return None
+        if event == "line" and next(lines) == at_line:
+            sys.settrace(None)
+            frame.f_trace = None
+            ended.clear()
+            credentials.replace("given")
+            return None
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        credentials.headers(10.0)
+    finally:
+        sys.settrace(before)
+    return None if ended else credentials
+
+
+def test_a_token_that_is_given_while_another_thread_reads_the_file_stays(file: Path) -> None:
+    for line in itertools.count(1):
+        credentials = replaced_amid_a_reading(file, at_line=line)
+        if credentials is None:
+            break
+        assert [token_of(credentials, now) for now in (10.0, 20.0)] == ["given"] * 2, line
+    assert line > 5
 
 
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
