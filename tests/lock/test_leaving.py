@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consul_coord import Client, Lock, LockLost, LossReason, ReentrantLock, ReleaseOutcome, Semaphore
+from consul_coord import (
+    Client,
+    Lock,
+    LockLost,
+    LossReason,
+    MultiLock,
+    ReadWriteLock,
+    ReentrantLock,
+    ReleaseOutcome,
+    Semaphore,
+)
+from consul_coord.recipes.hold.holds import Holds
 from tests.lock import programs
 from tests.support.sites import eventually
 from tests.support.stalls import stalls
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
 
     from consul_coord import Hold
     from consul_coord.http.messages import Request, Response
+    from consul_coord.recipes.hold.grant import Handle
     from tests.lock.conftest import MakeClient
     from tests.support.proxy import FaultProxy
 from tests.support.sites import Site
@@ -233,6 +245,41 @@ def test_ctrl_c_at_any_request_leaves_nothing(
     client.close()
     assert site.left_behind() == []
     assert client.pending_cleanup == 0
+
+
+WANTED: dict[str, Callable[[Client, str], Hold]] = {
+    "lock": lambda client, key: Lock(client, key).acquire(timeout=10),
+    "fair lock": lambda client, key: Lock(client, key, fair=True).acquire(timeout=10),
+    "multi": lambda client, key: MultiLock(client, [key, f"{key}/b"]).acquire(timeout=10),
+    "read": lambda client, key: ReadWriteLock(client, key).read.acquire(timeout=10),
+    "write": lambda client, key: ReadWriteLock(client, key).write.acquire(timeout=10),
+    "permit": lambda client, key: Semaphore(client, key, 1).acquire(timeout=10),
+    "permits": lambda client, key: Semaphore(client, key, 2).acquire(permits=2, timeout=10),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", WANTED)
+def test_ctrl_c_as_the_hold_is_registered_leaves_nothing(
+    site: Site, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, kind: str, after: bool
+) -> None:
+    """The server has granted it by then, so what was claimed for the attempt has to be given back."""
+    client, grant, interrupted = make_client(), Holds.grant, False
+
+    def struck(*args: Any, **given: Any) -> Handle:
+        if after:
+            grant(*args, **given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Holds, "grant", struck)
+        try:
+            WANTED[kind](client, site.key)
+        except KeyboardInterrupt:
+            interrupted = True
+    assert interrupted
+    rival = WANTED["write" if kind == "read" else kind](make_client(), site.key)
+    assert rival.release() is ReleaseOutcome.RELEASED
 
 
 def in_thread(function: Callable[[], object]) -> None:

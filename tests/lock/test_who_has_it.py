@@ -9,13 +9,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import AcquireTimeout, Client, InvalidArgument, Lock, ReadWriteLock, Semaphore
+from consul_coord import (
+    AcquireTimeout,
+    Client,
+    InvalidArgument,
+    LeaderElection,
+    Lock,
+    MultiLock,
+    Once,
+    ReadWriteLock,
+    ReentrantLock,
+    Semaphore,
+    leader,
+)
 from tests.lock import programs
 from tests.lock.test_acquire import waiting
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord import Hold
     from tests.lock.conftest import MakeClient
     from tests.support.proxy import FaultProxy
@@ -52,13 +66,51 @@ say(status)
     assert programs.run(program, site) == ["True", "0"]
 
 
-@pytest.mark.parametrize(("given", "shown"), [(b"", b""), ("ü", "ü".encode()), (b"\xff", b"\xff")])
-def test_a_value_is_shown_as_it_is(
-    site: Site, make_client: MakeClient, given: bytes | str, shown: bytes
-) -> None:
-    lock = Lock(make_client(), site.key, value=given)
+def of_a_leader(client: Client, key: str, given: bytes | str) -> bytes:
+    with LeaderElection(client, key, value=given) as election:
+        election.wait_for_leadership(timeout=20)
+        found = leader(client, key)
+    assert found is not None
+    return found.value
+
+
+def of_a_job(client: Client, key: str, given: bytes | str) -> bytes:
+    result = Once(client, key, value=given).run(lambda _: _value(Lock(client, key)), slot="1", timeout=20)
+    assert result.value is not None
+    assert result.by == result.value.decode(errors="replace")
+    return result.value
+
+
+def of_a_permit(client: Client, key: str, given: bytes | str) -> bytes:
+    with Semaphore(client, key, 1, value=given) as permit:
+        (holder,) = Semaphore(client, key, 1).holders()
+        assert holder.session == permit.session
+        return holder.value
+
+
+def of_a_lock(lock: Lock) -> bytes:
     with lock:
-        assert _value(lock) == shown
+        return _value(lock)
+
+
+SHOWN: dict[str, Callable[[Client, str, bytes | str], bytes]] = {
+    "lock": lambda client, key, given: of_a_lock(Lock(client, key, value=given)),
+    "reentrant": lambda client, key, given: of_a_lock(ReentrantLock(client, key, value=given)),
+    "multi": lambda client, key, given: of_a_lock(MultiLock(client, [key, f"{key}/b"], value=given)),
+    "read": lambda client, key, given: of_a_lock(ReadWriteLock(client, key, value=given).read),
+    "write": lambda client, key, given: of_a_lock(ReadWriteLock(client, key, value=given).write),
+    "permit": of_a_permit,
+    "leader": of_a_leader,
+    "job": of_a_job,
+}
+
+
+@pytest.mark.parametrize(("given", "shown"), [(b"", b""), ("ü", "ü".encode()), (b"\xff", b"\xff")])
+@pytest.mark.parametrize("kind", SHOWN)
+def test_a_value_is_shown_as_it_is(
+    site: Site, make_client: MakeClient, kind: str, given: bytes | str, shown: bytes
+) -> None:
+    assert SHOWN[kind](make_client(), site.key, given) == shown
 
 
 def test_a_client_may_have_a_name_of_its_own(site: Site, make_client: MakeClient) -> None:

@@ -150,6 +150,30 @@ def test_what_raises_is_recorded_and_run_again_by_the_next_caller(
     assert not once.run(job, slot="1").ran
 
 
+@pytest.mark.parametrize("status", [403, 500], ids=["refused", "unanswered"])
+def test_what_raises_passes_whatever_comes_of_its_record(
+    site: Site, proxy: FaultProxy, make_client: MakeClient, status: int
+) -> None:
+    client = make_client(address=proxy.address, timeout=0.5)
+    fault = Fault(lose=Lose.AGENT, path="/v1/txn", containing=RECORDING, status=status, times=99)
+    proxy.add(fault)
+    with pytest.raises(ZeroDivisionError):
+        Once(client, site.key).run(lambda _: 1 / 0, slot="1")
+    assert fault.hits
+    assert recorded(site) is None
+
+
+def test_what_raises_without_the_lock_is_the_cause_of_the_loss(site: Site, client: Client) -> None:
+    def work(run: OnceRun) -> None:
+        site.operator.destroy(run.session)
+        raise ZeroDivisionError
+
+    with pytest.raises(LockLost) as lost:
+        Once(client, site.key).run(work, slot="1")
+    assert isinstance(lost.value.__cause__, ZeroDivisionError)
+    assert recorded(site) is None
+
+
 def test_or_left_alone_until_the_next_slot(site: Site, client: Client, job: Job) -> None:
     once = Once(client, site.key, retry_failed=False)
     with pytest.raises(ZeroDivisionError):

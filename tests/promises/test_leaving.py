@@ -8,6 +8,7 @@ import itertools
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ from consul_coord import (
     Partitioner,
     ReadWriteLock,
     ReleaseOutcome,
+    observe,
 )
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError
@@ -46,13 +48,13 @@ from tests.promises.waiting import settled
 from tests.support.fake_io import FakeIO
 from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually, never
-from tests.support.stalls import stalls
+from tests.support.stalls import lasting, stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from consul_coord import Client
+    from consul_coord import Client, Watch
     from consul_coord.clock import SystemClock
     from consul_coord.http.transport.base import Cancellation
     from consul_coord.io import IO
@@ -380,6 +382,52 @@ def test_leaving_a_group_takes_no_longer_than_its_time(
     assert 0.6 <= took < 0.6 + 0.3 + measured.slack
     proxy.clear()
     eventually(lambda: not operator.under(f"{key}/members/"))
+
+
+FOLLOWED: dict[str, Callable[[Client, str, str], Watch[Any]]] = {
+    "key": lambda client, key, _: client.kv.watch(key),
+    "keys": lambda client, key, _: client.kv.watch_tree(key),
+    "session": lambda client, _, session: client.session.watch(session),
+    "leader": lambda client, key, _: observe(client, key),
+    "members": lambda client, key, _: Group(client, key).watch(),
+}
+
+
+@pytest.mark.parametrize("when", ["at first", "after a change"])
+@pytest.mark.parametrize("kind", FOLLOWED)
+def test_the_end_of_a_watch_waits_for_no_answer(
+    server: ReferenceServer[SystemClock],
+    proxy: FaultProxy,
+    make_client: MakeClient,
+    operator: Operator,
+    key: str,
+    *,
+    kind: str,
+    when: str,
+) -> None:
+    other = make_client(address=server.address)
+    hold, group = Lock(other, key).acquire(timeout=PATIENCE), Group(other, key, id="other")
+    group.join(timeout=PATIENCE)
+    watch, silence = FOLLOWED[kind](make_client(), key, hold.session), Fault(lose=Lose.TIME, times=1_000)
+    if when == "at first":
+        proxy.add(silence)
+    with ThreadPoolExecutor(1) as threads:
+        end = threads.submit(list, watch)
+        if when == "after a change":
+            eventually(lambda: any("index=" in each.path for each in list(proxy.requests)))
+            proxy.add(silence)
+            hold.put("another value")
+            group.update("another value")
+            if kind == "session":
+                operator.destroy(hold.session)
+        try:
+            assert silence.hit.wait(PATIENCE)
+            with lasting(most=0.3):
+                watch.close()
+                end.result(PATIENCE)
+        finally:
+            watch.close()
+            proxy.clear()
 
 
 @pytest.mark.parametrize("kind", ["election", "partitioner"])

@@ -16,7 +16,13 @@ import httpx
 import pytest
 
 from consul_coord.config import Settings
-from consul_coord.errors import BrokenReply, ConnectFailed, TooManyConnections, TransportError
+from consul_coord.errors import (
+    BrokenReply,
+    ConnectFailed,
+    RequestTimeout,
+    TooManyConnections,
+    TransportError,
+)
 from consul_coord.http.messages import Request, Retry
 from consul_coord.http.transport import dial
 from consul_coord.http.transport.base import SendCancelled
@@ -25,6 +31,7 @@ from consul_coord.http.transport.exchange import DirectTransport
 from consul_coord.http.transport.limit import PATIENT
 from consul_coord.http.transport.pool import KEEP, MAX_IDLE
 from consul_coord.http.transport.streams import StreamTransport
+from tests.support.sites import eventually
 from tests.support.stalls import lasting, stalls
 from tests.wire.servers import OK, PATIENCE, always, answering, silent
 from tests.wire.test_time import black_hole
@@ -737,6 +744,40 @@ def test_a_time_that_ends_amid_a_new_try_is_put_down_to_the_limit(
     assert server.connections == 3
 
 
+def test_a_time_that_ends_after_a_write_was_sent_leaves_its_outcome_unknown_also_near_the_limit(
+    own_engine: MakeEngine, serve: Serve
+) -> None:
+    """As an error of the limit, it would be sent to another agent as well."""
+    refused = iter(range(2))
+
+    def handle(peer: Peer) -> None:
+        """Hang up twice, as at the limit; then answer what tries the connection out, and nothing else."""
+        if next(refused, None) is None:
+            while (request := peer.request()) is not None:
+                if b" /v1/status/leader " in request:
+                    peer.send(OK)
+
+    server = serve(handle)
+    sender = own_engine(server)
+    with pytest.raises(BrokenReply):
+        sender.send(CAS)
+    with pytest.raises(RequestTimeout) as raised:
+        sender.send(CAS, timeout=1.0)
+    assert raised.value.outcome_unknown
+    assert b"cas=7" in server.requests[-1]
+
+
+@pytest.mark.parametrize("request_", [GET, QUERY, CAS, RENEW], ids=["read", "query", "write", "renewal"])
+def test_what_waits_for_room_is_sent_once_there_is_some(
+    own_engine: MakeEngine, serve: Serve, request_: Request
+) -> None:
+    sender = own_engine(serve(always(OK)))
+    pool = pool_of(sender)
+    pool.limit.refused(pool.now())
+    with lasting(most=PATIENCE / 4):
+        assert sender.send(request_, timeout=PATIENCE / 2).status == 200
+
+
 @pytest.mark.parametrize("times", [(0.2, PATIENCE), (math.inf, 0.2)], ids=["other agents", "its own time"])
 def test_a_request_that_begins_in_a_pause_and_ends_before_it_is_put_down_to_the_limit(
     own_engine: MakeEngine, serve: Serve, times: tuple[float, float]
@@ -790,3 +831,32 @@ def test_a_renewal_that_is_refused_waits_for_a_connection_that_may_come_free(
             limit.refused(pool_of(sender).now())
         assert sender.send(RENEW).status == 200
         assert first.result().status == 200
+
+
+def test_a_query_lets_others_go_first_within_its_own_time(own_engine: MakeEngine, serve: Serve) -> None:
+    """Where the agent has no room, it begins once no other request waits for a connection."""
+    taken, free = threading.Event(), threading.Event()
+
+    def handle(peer: Peer) -> None:
+        """Answer the first connection when the test says so, and hang up on all others."""
+        if not taken.is_set():
+            taken.set()
+            peer.request()
+            assert free.wait(PATIENCE)
+            peer.send(OK)
+            always(OK)(peer)
+
+    sender = own_engine(serve(handle))
+    pool = pool_of(sender)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(sender.send, GET, timeout=PATIENCE)
+        assert taken.wait(PATIENCE)
+        for _ in range(PATIENT):
+            pool.limit.refused(pool.now())
+        second = threads.submit(sender.send, GET, timeout=PATIENCE)
+        eventually(lambda: pool.waiting)
+        with lasting(least=0.3, most=PATIENCE / 4), pytest.raises(TransportError) as raised:
+            sender.send(QUERY, timeout=0.3)
+        assert raised.value.outcome_unknown is False
+        free.set()
+        assert first.result().status == second.result().status == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import threading
+import time
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,14 @@ def transport_to(listener: socket.socket) -> DirectTransport:
 
 
 @contextmanager
+def at_rest() -> Iterator[None]:
+    """Fail if this thread computes for a fifth of a wait of half a second."""
+    before = time.thread_time()
+    yield
+    assert time.thread_time() - before < 0.1
+
+
+@contextmanager
 def free_after(refused: threading.Event, crowd: tuple[socket.socket, int]) -> Iterator[None]:
     """Have a thread take all who wait, once another one was refused, and answer that one."""
     listener, waiting = crowd
@@ -79,8 +88,8 @@ def free_after(refused: threading.Event, crowd: tuple[socket.socket, int]) -> It
 
 def test_a_listener_that_stays_busy_is_a_timeout_with_nothing_sent(crowd: tuple[socket.socket, int]) -> None:
     listener, _ = crowd
-    with pytest.raises(RequestTimeout, match="no connection") as raised:
-        transport_to(listener).send(CAS, timeout=0.2)
+    with at_rest(), pytest.raises(RequestTimeout, match="no connection") as raised:
+        transport_to(listener).send(CAS, timeout=0.5)
     assert raised.value.outcome_unknown is False
 
 
@@ -121,8 +130,8 @@ def test_on_an_event_loop_it_is_waited_for_as_well(
 
     async def main() -> None:
         transport = streams.StreamTransport(settings_for(crowd[0]))
-        with pytest.raises(RequestTimeout, match="no connection") as raised:
-            await transport.send(CAS, timeout=0.1)
+        with at_rest(), pytest.raises(RequestTimeout, match="no connection") as raised:
+            await transport.send(CAS, timeout=0.5)
         assert raised.value.outcome_unknown is False
         monkeypatch.setattr(anyio, "sleep", tell_and_sleep)
         with free_after(refused, crowd):

@@ -193,6 +193,17 @@ def test_a_handshake_that_hangs_ends_at_the_limit(
     assert raised.value.outcome_unknown is False
 
 
+def test_where_another_agent_may_be_asked_it_ends_earlier(
+    own_engine: MakeEngine, serve: Serve, authority: Authority
+) -> None:
+    server = serve(lambda peer: peer.wait_for_hang_up())
+    sender: Any = own_engine(f"https://127.0.0.1:{server.port}", tls=TLSConfig(ca_cert=authority.file))
+    sender.transport.connect_within = 0.3
+    with lasting(most=PATIENCE / 4), pytest.raises(ConnectFailed) as raised:
+        sender.send(CAS, timeout=PATIENCE / 2)
+    assert raised.value.outcome_unknown is False
+
+
 @pytest.mark.parametrize("hangs_in", ["handshake", "reply"])
 def test_cancelling_within_tls(serve: Serve, authority: Authority, hangs_in: str) -> None:
     arrived = threading.Event()

@@ -559,6 +559,34 @@ def test_at_the_limit_a_request_waits_for_a_connection_of_its_own_client(serve: 
     assert [request.split(b" ")[0] for request in server.requests if b"kv/a" in request] == [b"GET", b"PUT"]
 
 
+def test_at_the_limit_it_does_so_also_after_another_connection_has_ended(serve: Serve, backend: str) -> None:
+    agent, numbers, ended = Holding(), itertools.count(), threading.Event()
+
+    def handle(peer: Peer) -> None:
+        number = next(numbers)
+        if number == 0:
+            agent.handle(peer)
+        elif number == 1:
+            peer.request()
+            peer.send(OK)
+            peer.request()
+            ended.set()
+        else:  # there is no room for a third one
+            agent.opened.set()
+
+    server = serve(handle)
+
+    async def scenario(transport: StreamTransport, group: anyio.abc.TaskGroup) -> None:
+        group.start_soon(partial(transport.send, WATCH, timeout=PATIENCE))
+        await wait_for(agent.asked)
+        for _ in range(2):
+            assert (await transport.send(READ, timeout=PATIENCE / 4)).body == b"true"
+        assert ended.is_set()
+        assert agent.opened.is_set()
+
+    run(backend, server, scenario)
+
+
 class Apart:
     """An agent that answers a request when the test says so; over which connection shows in ``seen``."""
 

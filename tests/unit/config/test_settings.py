@@ -35,6 +35,8 @@ PLACES = {
     "https://[2001:db8::1]": ("https", "2001:db8::1", 443, "", None),
     "[fe80::1%25eth0]:8500": ("http", "fe80::1%eth0", 8500, "", None),
     "http://bücher:8500": ("http", "xn--bcher-kva", 8500, "", None),
+    f"{'x' * 63}.{'y' * 63}:1": ("http", f"{'x' * 63}.{'y' * 63}", 1, "", None),
+    "consul.:8500": ("http", "consul.", 8500, "", None),
     "unix:///run/consul.sock": ("http", "localhost", 80, "", "/run/consul.sock"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import math
 import socket
 import threading
 import time
@@ -17,7 +18,7 @@ from consul_coord import Client
 from consul_coord.base_client import require
 from consul_coord.config import Settings
 from consul_coord.errors import ClientClosed
-from consul_coord.http.agents import LOOK
+from consul_coord.http.agents import CONNECT_WITHIN, LOOK
 from consul_coord.http.endpoints import status
 from consul_coord.http.transport.pool import KEEP
 from consul_coord.http.transport.several import Fleet, SeveralTransport, _Blocking
@@ -136,6 +137,20 @@ def test_that_any_agent_has_no_room_is_told(way: Way) -> None:
     for limit in limits:
         limit.refused(1001.0)
     assert len(told) == len(ADDRESSES)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["blocking", "async"])
+def test_how_long_connecting_may_take_depends_on_whether_there_is_another_agent_by_now(
+    is_async: bool,
+) -> None:
+    """The name of an agent may stand for more of them, or for fewer, when it is looked up again."""
+    one, two = (Settings.resolve(address=given) for given in (ADDRESSES[0], ADDRESSES[:2]))
+    fleet = Fleet(one)
+    transport: Any = AsyncSeveralTransport(fleet) if is_async else SeveralTransport(fleet)
+    (agent,) = fleet.agents.all
+    for settings, within in ((one, math.inf), (two, CONNECT_WITHIN), (one, math.inf)):
+        fleet.agents.update(settings.agents)
+        assert transport.engine(agent).connect_within == within
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["blocking", "async"])

@@ -235,6 +235,34 @@ def test_a_folder_in_which_nothing_happens_for_long_is_not_read_again_at_its_nex
     assert not folder.is_doubtful
 
 
+@pytest.mark.usefixtures("more_than_asked")
+def test_a_change_is_noticed_in_each_of_a_hundred_folders_without_a_pause() -> None:
+    """Up to so many cost a change about a millisecond each: that of the request."""
+
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    def change() -> None:
+        io.index += 1
+
+    def leave() -> None:
+        for each in folders:
+            each.leave()
+
+    io, folders, told = Server(*[int] * 8, change, leave), [Folder(f"g/{n}/m") for n in range(100)], []
+    changes = [Signal() for _ in folders]
+    together = Together(io, longest, timeout=10.0)
+    for folder, changed in zip(folders, changes, strict=True):
+        assert io.run(together.change(io, folder, until=None))
+        folder.known, folder.is_doubtful = folder.at, False
+        folder.await_with(changed)
+        changed.subscribe(lambda: told.append(io.now()))
+    io.expect("GET", "/v1/kv/g/", *[lambda _: ok(["g/x"], index=io.index)] * 1_000)
+    io.run_spawned("changes of groups")
+    assert len(told) == len(folders)
+    assert max(told) - min(told) < 0.1
+
+
 # -- holds that are watched together
 
 
