@@ -725,8 +725,8 @@ MUTATIONS = (
         "closing gives each clean-up its own time",
         Reaper,
         "finish",
-        "min(deadline, io.now() + self._timeout)",
-        "max(deadline, io.now() + self._timeout)",
+        "until=deadline",
+        "until=math.inf",
         breaks="in time",
     ),
     Mutation(
