@@ -492,6 +492,7 @@ def test_what_two_threads_begin_at_once_is_over_when_it_is_ended_once(
         return [each for each in operator.under(f"{key}/") if own in each and operator.holder(each)]
 
     with ExitStack() as joined:
+        line = 0
         for line in itertools.count(1):
             group, election = (
                 Group(client, f"{key}/{line}", id="one"),

@@ -243,6 +243,7 @@ def replaced_amid_a_reading(file: Path, *, at_line: int) -> Credentials | None:
 
 
 def test_a_token_that_is_given_while_another_thread_reads_the_file_stays(file: Path) -> None:
+    line = 0
     for line in itertools.count(1):
         credentials = replaced_amid_a_reading(file, at_line=line)
         if credentials is None:

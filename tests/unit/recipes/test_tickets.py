@@ -268,6 +268,7 @@ def test_two_calls_of_one_key_come_one_after_the_other_wherever_they_meet(one: s
             for number in (first, second):
                 crowd.call(number, (one, other)[number])
             serial.add(crowd.outcome())
+        at = 0
         for at in itertools.count(1):
             crowd = Crowd(waiting)
             if not crowd.meet(one, other, at=at):
