@@ -217,7 +217,7 @@ def test_a_given_tls_config_settles_verification() -> None:
 
 @pytest.mark.parametrize("verify", ["/ca.pem", "false", "", None, 0, 1, 0.0, [], b""])
 def test_verification_takes_nothing_but_a_boolean(verify: Any) -> None:
-    """What only looks like False, such as a setting that was not found, turns no check off."""
+    """False alone turns verification off, and no other value, such as that of a missing setting."""
     with pytest.raises(ConfigError, match="verify"):
         resolve(tls=TLSConfig(verify=verify))
 
