@@ -386,7 +386,13 @@ class Exchange:
         if self._agent is None:
             self._be_served()
         elif not self._agent.gone:
-            self._agent.admit(self._be_served)
+            self._agent.admit(self._be_served, late=self._be_served_late)
+
+    def _be_served_late(self) -> None:
+        if self._closed and not self._request.hold_open:
+            # Its client looks later for what it has done, and not all the time.
+            self._network.judge.promises.failed(self.link.who, silent=False, slow=True)
+        self._be_served()
 
     def _be_served(self) -> None:
         if not (self._closed and self._request.hold_open):

@@ -41,10 +41,10 @@ class SimAgent:
         """Whether it answers, for the clients' own cluster."""
         return not (self.stray or self.gone or self.silent)
 
-    def admit(self, action: Callable[[], object]) -> None:
-        """Do something now, or when it is not silent any more."""
+    def admit(self, action: Callable[[], object], *, late: Callable[[], object] | None = None) -> None:
+        """Do something now, or, when it is not silent any more, that or ``late``."""
         if self.silent:
-            self._kept.append(action)
+            self._kept.append(late or action)
         else:
             action()
 
