@@ -79,8 +79,8 @@ READ_WITHIN = 0.05
 PACE = 2.0
 MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
-ACTS_ON_PERMITS = 150
-"""So many more, where operators act again and again on those that take several permits."""
+ACTS_AMID = 150
+"""So many more, where operators also act amid requests, and each of these acts costs further ones."""
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 STILL = 10.0
@@ -249,9 +249,8 @@ class Promises:
         self._in_turn = SEEN_IN_TURN * (len(plan.group_folders) > 1)
         self._seen_calmly = SEEN_CALMLY + self._in_turn + more
         self._seen_surely = SEEN_WITHIN + NOTICED_WITHIN + more
-        # Each watch without a query reads once a second, and all begin at once. Some keys are gone. When an
-        # operator releases one permit of several, their client makes new sessions for all of them.
-        self._more = 6 * plan.crowd + ACTS_ON_PERMITS * bool(plan.amid and plan.permits)
+        # Each watch without a query reads once a second, and all begin at once. Some keys are gone.
+        self._more = 6 * plan.crowd + ACTS_AMID * bool(plan.amid)
         """Requests more that a process may send."""
         self._contacts: dict[str, Contact] = {}
         self._in_a_row = FAIL_ONCE if plan.once else 10
