@@ -235,8 +235,8 @@ class SessionRules:
 
     def _check_destroyed(self, process: Process, session: str) -> None:
         judge = self._judge
-        is_troubled = judge.promises.troubled(process.name) > judge.now - UNLOCKED_WITHIN
-        if is_troubled or process.core.holds.limits or process.slept:
+        troubled = max(judge.promises.troubled(process.name), process.awake_since)
+        if troubled > judge.now - UNLOCKED_WITHIN or process.core.holds.limits or process.slept:
             return
         for key, rules in judge.keys.items():
             if judge.cluster.holder(key) == session and rules.is_known_to(session):
