@@ -541,16 +541,14 @@ def test_a_query_lasts_no_longer_than_the_hold_was_watched_and_longer_each_time(
     assert lasted[-1][1] > 2 * lasted[0][1]
 
 
-@pytest.mark.usefixtures("many")
-def test_neither_does_the_query_for_the_session_of_a_hold_that_shares_readings() -> None:
-    """Where the agent has no room for another connection, the hold's release waits for its end."""
-    bench, lasted = Bench(), list[tuple[float, float]]()
-    began = bench.hold.granted_at
+def queries_for_the_session(bench: Bench, *, goes_on: Callable[[], bool]) -> list[tuple[float, float]]:
+    """Return when each query was sent and for how long it could last; ``goes_on`` is asked after each."""
+    sent: list[tuple[float, float]] = []
 
     def answer(request: Request) -> Response:
-        lasted.append((bench.io.time - began, request.hold_open))
+        sent.append((bench.io.time, request.hold_open))
         bench.io.time += request.hold_open
-        if bench.io.time < began + 2.0:
+        if goes_on():
             bench.io.expect("GET", INFO, answer)
         else:
             bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
@@ -558,36 +556,37 @@ def test_neither_does_the_query_for_the_session_of_a_hold_that_shares_readings()
 
     bench.io.expect("GET", INFO, answer)
     bench.watch_session()
-    longest = [(max(engine.SHORTEST_HELD, watched), seconds) for watched, seconds in lasted]
-    assert all(seconds <= most for most, seconds in longest), lasted
-    assert lasted[-1][1] > 2 * lasted[1][1] > 0.0
+    return sent
+
+
+@pytest.mark.usefixtures("many")
+def test_neither_does_the_query_for_the_session_of_a_hold_that_shares_readings() -> None:
+    """Where the agent has no room for another connection, the hold's release waits for its end."""
+    bench = Bench()
+    began = bench.hold.granted_at
+    sent = queries_for_the_session(bench, goes_on=lambda: bench.io.time < began + 2.0)
+    assert all(seconds <= max(engine.SHORTEST_HELD, at - began) for at, seconds in sent), sent
+    assert sent[-1][1] > 2 * sent[1][1] > 0.0
 
 
 @pytest.mark.usefixtures("many")
 def test_the_query_for_a_session_is_as_short_as_its_youngest_hold_is_young() -> None:
     """However long the session has been watched, for others."""
-    bench, lasted = Bench(), list[tuple[float, float]]()
-    began, young_since = bench.io.time, math.inf
+    bench, young_since = Bench(), math.inf
+    began = bench.io.time
 
-    def answer(request: Request) -> Response:
+    def goes_on() -> bool:
         nonlocal young_since
-        lasted.append((bench.io.time - young_since, request.hold_open))
-        bench.io.time += request.hold_open
         if bench.io.time >= began + 1.5 and math.isinf(young_since):
             bench.holds["j"], young_since = bench.grant("j"), bench.io.time
             bench.hold.begin_release()
             bench.attend()
-        if bench.io.time < young_since + 1.0:
-            bench.io.expect("GET", INFO, answer)
-        else:
-            bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
-        return ok([session()])
+        return bench.io.time < young_since + 1.0
 
-    bench.io.expect("GET", INFO, answer)
-    bench.watch_session()
-    after = [(held, seconds) for held, seconds in lasted if held >= 0.0]
+    sent = queries_for_the_session(bench, goes_on=goes_on)
+    after = [(at - young_since, seconds) for at, seconds in sent if at >= young_since]
     assert after
-    assert all(seconds <= max(engine.SHORTEST_HELD, held) for held, seconds in after), lasted
+    assert all(seconds <= max(engine.SHORTEST_HELD, held) for held, seconds in after), sent
 
 
 def test_the_watch_of_a_hold_ends_with_it_while_a_query_is_not_answered(bench: Bench) -> None:
