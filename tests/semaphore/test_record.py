@@ -13,6 +13,7 @@ from consul_coord import (
     LOCK_FLAGS,
     SEMAPHORE_FLAGS,
     Client,
+    ConsulCoordError,
     DecodeError,
     KeyConflict,
     Semaphore,
@@ -196,6 +197,29 @@ class TestResize:
         proxy.add(Fault(lose=lose, method="PUT", path=f"/v1/kv/{place.record}"))
         semaphore.resize(7)
         assert place.read()["Limit"] == semaphore.limit == 7
+
+    @pytest.mark.parametrize("method", ["GET", "PUT"])
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            {"lose": Lose.AGENT, "status": 403, "body": b"Permission denied"},
+            {"lose": Lose.AGENT, "status": 500, "body": b"No cluster leader"},
+            {"lose": Lose.REQUEST},
+        ],
+        ids=["forbidden", "out of service", "no answer"],
+    )
+    def test_one_that_changes_nothing_changes_nothing_here_either(
+        self, make_client: MakeClient, place: Place, proxy: FaultProxy, method: str, fault: dict[str, Any]
+    ) -> None:
+        semaphore = Semaphore(make_client(address=proxy.address, timeout=0.5), place.prefix, 2)
+        semaphore.run(lambda _: None)
+        proxy.add(Fault(method=method, path="/v1/kv/", times=1_000, **fault))
+        with pytest.raises(ConsulCoordError):
+            semaphore.resize(7)
+        proxy.clear()
+        assert place.read()["Limit"] == semaphore.limit == 2
+        with semaphore.hold(timeout=20):
+            pass
 
     def test_it_goes_by_its_index_and_keeps_who_came_meanwhile(
         self, make_client: MakeClient, place: Place, proxy: FaultProxy
