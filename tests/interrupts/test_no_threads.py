@@ -67,10 +67,9 @@ def test_one_thread_for_each_that_is_needed_is_enough(
 ) -> None:
     """Another one starts it, and serves for it where the system gives no more."""
     spec = replace(SPEC, name=site.unique)
-    with Client(address=site.address, session=spec) as client:
-        with monkeypatch.context() as refused:
-            refused.setattr(threading.Thread, "start", refuse)
-            {**CALLS, "election": lead}[kind](client, site.key)
+    with Client(address=site.address, session=spec) as client, monkeypatch.context() as refused:
+        refused.setattr(threading.Thread, "start", refuse)
+        {**CALLS, "election": lead}[kind](client, site.key)
     assert left_in(client) == []
     assert site.left_behind() == []
 
