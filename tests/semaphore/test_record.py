@@ -141,11 +141,13 @@ class TestResize:
         assert last is not None
         last.release()
 
-    def test_an_unused_semaphore_can_be_resized(self, client: Client, place: Place) -> None:
+    @pytest.mark.parametrize("limit", [2, 3, 4])
+    def test_an_unused_semaphore_can_be_resized(self, client: Client, place: Place, limit: int) -> None:
+        """Also to what this object takes for its limit: others hear of it by the record alone."""
         semaphore = Semaphore(client, place.prefix, 3)
-        semaphore.resize(2)
-        assert place.read() == {"Limit": 2, "Holders": {}}
-        assert semaphore.limit == 2
+        semaphore.resize(limit)
+        assert place.read() == {"Limit": limit, "Holders": {}}
+        assert semaphore.limit == limit
 
     def test_what_was_remembered_from_before_is_not_written(
         self, make_client: MakeClient, place: Place
