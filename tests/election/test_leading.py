@@ -108,8 +108,9 @@ def test_a_note_whose_write_had_no_answer_goes_with_the_leadership(
         until(lambda: client.kv.get(term_key(key)).value is None, "the note is gone")
 
 
+@pytest.mark.parametrize("undone", ["at once", "later"])
 def test_the_note_of_an_election_without_an_answer_goes_with_what_else_that_has_left(
-    make_client: MakeClient, address: str, client: Client, key: str
+    make_client: MakeClient, address: str, client: Client, key: str, undone: str
 ) -> None:
     with FaultProxy(address) as proxy:
         for elects_or_finds_out in (term_key(key).encode(), b'"check-session"'):
@@ -117,6 +118,9 @@ def test_the_note_of_an_election_without_an_answer_goes_with_what_else_that_has_
         with LeaderElection(make_client(address=proxy.address), key) as election:
             until(lambda: client.kv.get(term_key(key)).value is not None, "it is elected")
             assert not election.is_leader
+            if undone == "later":
+                proxy.add(Fault(lose=Lose.REQUEST, path=f"/v1/kv/{key}", times=10_000))
+        proxy.clear()
         until(lambda: client.kv.keys(key + "/").value == (), "nothing is left")
         until(lambda: (found := client.kv.get(key).value) and found.session is None, "the key is free")
 

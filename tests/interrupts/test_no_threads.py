@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,25 @@ def test_no_thread_is_an_error_of_our_own_and_leaves_nothing(
             with pytest.raises(BackgroundFailed):
                 CALLS[kind](client, site.key)
         CALLS[kind](client, site.key)
+    assert left_in(client) == []
+    assert site.left_behind() == []
+
+
+def lead(client: Client, key: str) -> None:
+    election = LeaderElection(client, key)
+    election.start()
+    election.wait_for_leadership(timeout=10)
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_one_thread_for_each_that_is_needed_is_enough(
+    site: Site, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one starts it, and serves for it where the system gives no more."""
+    spec = replace(SPEC, name=site.unique)
+    with Client(address=site.address, session=spec) as client, monkeypatch.context() as refused:
+        refused.setattr(threading.Thread, "start", refuse)
+        {**CALLS, "election": lead}[kind](client, site.key)
     assert left_in(client) == []
     assert site.left_behind() == []
 

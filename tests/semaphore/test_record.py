@@ -13,6 +13,7 @@ from consul_coord import (
     LOCK_FLAGS,
     SEMAPHORE_FLAGS,
     Client,
+    ConsulCoordError,
     DecodeError,
     KeyConflict,
     Semaphore,
@@ -140,11 +141,13 @@ class TestResize:
         assert last is not None
         last.release()
 
-    def test_an_unused_semaphore_can_be_resized(self, client: Client, place: Place) -> None:
+    @pytest.mark.parametrize("limit", [2, 3, 4])
+    def test_an_unused_semaphore_can_be_resized(self, client: Client, place: Place, limit: int) -> None:
+        """Also to what this object takes for its limit: others hear of it by the record alone."""
         semaphore = Semaphore(client, place.prefix, 3)
-        semaphore.resize(2)
-        assert place.read() == {"Limit": 2, "Holders": {}}
-        assert semaphore.limit == 2
+        semaphore.resize(limit)
+        assert place.read() == {"Limit": limit, "Holders": {}}
+        assert semaphore.limit == limit
 
     def test_what_was_remembered_from_before_is_not_written(
         self, make_client: MakeClient, place: Place
@@ -196,6 +199,29 @@ class TestResize:
         proxy.add(Fault(lose=lose, method="PUT", path=f"/v1/kv/{place.record}"))
         semaphore.resize(7)
         assert place.read()["Limit"] == semaphore.limit == 7
+
+    @pytest.mark.parametrize("method", ["GET", "PUT"])
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            {"lose": Lose.AGENT, "status": 403, "body": b"Permission denied"},
+            {"lose": Lose.AGENT, "status": 500, "body": b"No cluster leader"},
+            {"lose": Lose.REQUEST},
+        ],
+        ids=["forbidden", "out of service", "no answer"],
+    )
+    def test_one_that_changes_nothing_changes_nothing_here_either(
+        self, make_client: MakeClient, place: Place, proxy: FaultProxy, method: str, fault: dict[str, Any]
+    ) -> None:
+        semaphore = Semaphore(make_client(address=proxy.address, timeout=0.5), place.prefix, 2)
+        semaphore.run(lambda _: None)
+        proxy.add(Fault(method=method, path="/v1/kv/", times=1_000, **fault))
+        with pytest.raises(ConsulCoordError):
+            semaphore.resize(7)
+        proxy.clear()
+        assert place.read()["Limit"] == semaphore.limit == 2
+        with semaphore.hold(timeout=20):
+            pass
 
     def test_it_goes_by_its_index_and_keeps_who_came_meanwhile(
         self, make_client: MakeClient, place: Place, proxy: FaultProxy

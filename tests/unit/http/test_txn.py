@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,12 @@ def test_each_verb(body: str, op: TxnOp) -> None:
     request = txn(op).request
     assert request.body == f'[{{"KV":{body}}}]'.encode()
     assert request.retry is (Retry.READ if op.verb in READ_VERBS else Retry.NEVER)
+
+
+def test_only_what_writes_nothing_anywhere_is_taken_to_be_repeatable() -> None:
+    for ops in itertools.product(ENCODED.values(), repeat=2):
+        reads = all(op.verb in READ_VERBS for op in ops)
+        assert txn(*ops).request.retry is (Retry.READ if reads else Retry.NEVER), ops
 
 
 def test_options_and_retry() -> None:

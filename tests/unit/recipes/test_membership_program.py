@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 TIMES = 3
 
 
-def member_of(io: FakeIO) -> Membership:
+def member_of(io: FakeIO, *, ttl: float = 60.0) -> Membership:
     """Return one that has joined."""
-    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    core = ClientState(io, spec=SessionSpec(ttl=ttl), timeout=10.0)
     member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
     io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
     io.expect("GET", f"/v1/kv/{member.key}", pairs())
@@ -216,12 +216,13 @@ def test_a_member_that_is_refused_tries_again_and_says_why_until_it_has_joined(r
 
 
 @pytest.mark.usefixtures("more_than_asked")
+@pytest.mark.parametrize("before", [0, 5])
 def test_a_member_that_is_refused_again_and_again_tries_less_and_less_often(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
+    """Whether an earlier loss was made up for at once or not: that is over."""
     io, tried_at = FakeIO(), list[float]()
-    member = member_of(io)
-    assert member.hold is not None
+    member = member_of(io, ttl=600.0)
     spawn = io.spawn
 
     def spawn_and_run(program: Callable[[IO], Awaitable[object]], *, name: str) -> Spawned:
@@ -231,11 +232,20 @@ def test_a_member_that_is_refused_again_and_again_tries_less_and_less_often(
         return spawn(program, name=name)
 
     monkeypatch.setattr(io, "spawn", spawn_and_run)
-    io.expect("GET", f"/v1/kv/{member.key}", *[refusal(403, "Permission denied")] * 100)
-    io.at(1001.0, partial(member.hold.lose, LossReason.KEY_DELETED))
-    io.at(1025.0, member.stopping.set)
+    refusals = [refusal(403, "Permission denied")] * 100
+    io.expect("GET", f"/v1/kv/{member.key}", *refusals[:before], pairs())
+    io.expect("PUT", "/v1/txn", txn_done(entry(member.key, index=9) | {"Flags": GROUP_FLAGS}))
+    io.expect("GET", f"/v1/kv/{member.key}", *refusals)
+
+    def lose() -> None:
+        assert member.hold is not None
+        assert member.hold.lose(LossReason.KEY_DELETED)
+
+    io.at(1001.0, lose)
+    io.at(1050.0, lose)
+    io.at(1074.0, member.stopping.set)
     io.run_spawned("stay a member")
-    pauses = [after - before for before, after in pairwise(tried_at)]
+    pauses = [later - sooner for sooner, later in pairwise(at for at in tried_at if at >= 1050.0)]
     growing = [delay(failures, 0.0, most=LONGEST_PAUSE) for failures in range(1, len(pauses) + 1)]
     assert pauses == pytest.approx(growing)
     assert len(pauses) == 10, "in 24 s"

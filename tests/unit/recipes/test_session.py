@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -338,19 +339,22 @@ def test_an_outage_has_lasted_since_the_last_contact_with_whichever_session(benc
     assert first.silent == pytest.approx(6.0)
 
 
-def test_contact_of_one_session_hastens_the_renewals_of_the_others_that_failed(bench: Bench) -> None:
-    others = {}
-    for state, session in {"failed": OTHER, "fine": "33333333-3333-3333-3333-333333333333"}.items():
-        bench.io.expect("PUT", CREATE, ok({"ID": session}))
-        others[state] = bench.io.run(bench.core.sessions.create(bench.io, SessionSpec(ttl=TTL)))
-    others["failed"].lease.in_contact = False
+@pytest.mark.parametrize("failed", list(itertools.product([False, True], repeat=3)), ids=repr)
+def test_contact_of_one_session_hastens_the_renewals_of_all_others_that_failed(
+    bench: Bench, failed: tuple[bool, ...]
+) -> None:
+    others: list[KeptSession] = []
+    for number, fails in enumerate(failed):
+        bench.io.expect("PUT", CREATE, ok({"ID": f"{number}{OTHER[1:]}"}))
+        others.append(bench.io.run(bench.core.sessions.create(bench.io, SessionSpec(ttl=TTL))))
+        others[-1].lease.in_contact = not fails
     bench.io.expect("PUT", RENEW, unreachable(), renewed())
     later = bench.io.time + 60.0
-    due: dict[str, float] = {}
-    bench.io.at(1006.1, lambda: due.update({name: one.next_try(later, 0.0) for name, one in others.items()}))
+    due: list[float] = []
+    bench.io.at(1006.1, lambda: due.extend([one.next_try(later, 0.0) for one in others]))
     bench.end_at(1006.2)
     bench.keep()
-    assert due == {"failed": 0.0, "fine": later}
+    assert due == [0.0 if fails else later for fails in failed]
 
 
 def test_an_outage_that_costs_the_session_ends_with_the_next_one(bench: Bench) -> None:

@@ -73,6 +73,16 @@ def test_who_has_the_turn_may_not_queue_behind_itself(queues: Tickets) -> None:
     assert joined(queues, "a").ready.is_set()
 
 
+def test_who_only_waits_is_not_said_to_have_the_turn(queues: Tickets) -> None:
+    """As with a wait that was interrupted, and whose ticket is still there when its thread tries again."""
+    first, interrupted, again = (joined(queues, owner) for owner in "abb")
+    queues.leave(interrupted)
+    queues.leave(first)
+    assert again.ready.is_set()
+    with pytest.raises(AlreadyHeld):
+        joined(queues, "b")
+
+
 def test_a_refused_turn_is_in_nobodys_way(queues: Tickets) -> None:
     ticket = joined(queues, "a")
     with pytest.raises(AlreadyHeld):

@@ -481,7 +481,9 @@ def test_a_call_waits_for_the_next_change_and_ends_when_it_is_told_to() -> None:
     io, folder, until = world.io, Folder("g/a"), Counted()
 
     def change() -> bool:
-        return io.run(world.together.change(io, folder, until=until))
+        changed = io.run(world.together.change(io, folder, until=until))
+        assert folder.is_left(io.time) is not changed, "as long as it is not told to end, the follower reads"
+        return changed
 
     assert change()
     assert (folder.at, len(io.asked)) == (7, 1)
@@ -492,11 +494,9 @@ def test_a_call_waits_for_the_next_change_and_ends_when_it_is_told_to() -> None:
     assert change(), "there is still something to read"
     folder.known = 9
     assert io.time == 1003.0
-    assert not folder.is_left(io.time), "the follower reads"
     io.at(1005.0, until.set)
     assert not change()
     assert io.time == 1005.0
-    assert folder.is_left(io.time)
     assert len(io.asked) == 1, "it looked again for nothing"
     assert not until.listening
     io.run_spawned("changes of groups")
