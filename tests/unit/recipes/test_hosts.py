@@ -779,3 +779,42 @@ def test_what_two_threads_let_go_of_at_once_is_no_error(backend: str) -> None:
         supervisor._drop_pending()
 
     anyio.run(main, backend=backend)
+
+
+async def nothing(_: IO) -> None:
+    """Do nothing: what counts is that its end is told."""
+
+
+@BACKENDS
+@pytest.mark.parametrize("when", ["just before the stop", "just after it", "when all is over"])
+def test_of_what_is_handed_over_as_the_background_stops_the_end_is_told(backend: str, when: str) -> None:
+    """Whoever waits for it would wait for ever."""
+
+    async def main() -> None:
+        host = AsyncHost(clock=SystemClock(), observer=None)
+        supervisor = Supervisor(host, cast("Any", NoTransport()))
+        await supervisor.start()
+        tasks = list[Any]()
+        if when == "just before the stop":
+            tasks.append(supervisor.spawn(nothing, name="late"))
+        supervisor.request_stop()
+        if when == "just after it":
+            tasks.append(supervisor.spawn(nothing, name="late"))
+        await supervisor.stop()
+        if when == "when all is over":
+            tasks.append(supervisor.spawn(nothing, name="late"))
+        assert [task.done.is_set() for task in tasks] == [True]
+
+    anyio.run(main, backend=backend)
+
+
+def test_of_what_is_handed_over_as_the_loop_fails_the_end_is_told() -> None:
+    host, late = make_host(), list[Any]()
+
+    async def fails(io: IO) -> None:
+        late.append(io.spawn(nothing, name="late"))
+        raise KeyboardInterrupt
+
+    host.spawn(fails, name="it")
+    eventually(lambda: late and late[0].done.is_set())
+    host.stop(timeout=PATIENCE)
