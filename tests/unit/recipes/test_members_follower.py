@@ -99,6 +99,17 @@ def test_members_that_leave_while_they_are_read_are_noticed(bench: Bench) -> Non
     assert [member.id for member in bench.seen().left] == ["a"]
 
 
+def test_an_answer_ends_the_growing_of_its_rests(bench: Bench) -> None:
+    rests: list[float] = []
+    for index in (12, 15, 18):
+        began = bench.io.now()
+        bench.io.run(bench.follower.pause(bench.io))
+        rests.append(bench.io.now() - began)
+        bench.io.expect("GET", PLACE, NAMES, pairs(MEMBER, index=index))
+        bench.seen()
+    assert rests == pytest.approx([rests[0]] * 3)
+
+
 def test_a_crowd_is_looked_at_as_the_present_leader_has_it() -> None:
     """An old leader would show a bucket's index from before the change, and the change would be missed."""
     bench = Bench(*CROWD)
