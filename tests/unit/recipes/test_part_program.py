@@ -97,6 +97,25 @@ def test_a_part_that_may_not_be_taken_is_reported_and_tried_again() -> None:
     assert isinstance(error, PermissionDenied)
 
 
+def test_a_part_that_is_left_while_another_has_it_is_not_waited_for() -> None:
+    """Else a member that stops would wait for the other one, and get the partition once more after that."""
+    io, owner, ended = FakeIO(), Owner(), list[float]()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+
+    def look() -> None:
+        (attempt,) = (each for each in io.spawned if each.name.startswith("take"))
+        if attempt.cancelled:
+            ended.append(io.time)
+            attempt.done.set()
+
+    io.at(io.time + 5.0, part.leave)
+    io.at(io.time + 5.0, look)
+    io.run(part.run(io))
+    assert ended == [1005.0]
+    assert owner.told == []
+
+
 class Scripted(Part):
     """Owns the partition for a moment, or does not get it, as it is told to; it is left at the end."""
 
