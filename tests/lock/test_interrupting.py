@@ -11,7 +11,6 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +28,6 @@ from consul_coord import (
     Semaphore,
 )
 from consul_coord.sync import interrupting
-from tests.soak.load import measure
 from tests.support.sites import eventually
 from tests.support.stalls import stalls
 
@@ -224,26 +222,6 @@ def test_a_body_that_has_ended_is_not_interrupted(site: Site, make_client: MakeC
         except LockLost:
             pass
         time.sleep(0.005)  # would be hit by a signal that comes late
-
-
-@pytest.mark.parametrize("after", ["its hold ends with it", "its hold goes on", "its hold was lost"])
-def test_a_block_that_is_left_leaves_nothing_in_the_background(
-    site: Site, client: Client, after: str
-) -> None:
-    lock = ReentrantLock(client, site.key)
-
-    def use() -> None:
-        with suppress(LockLost), lock.hold(timeout=5, interrupt=True) as hold:
-            if after == "its hold was lost":
-                site.operator.destroy(hold.session)
-                time.sleep(LONG)
-
-    with lock if after == "its hold goes on" else nullcontext():
-        use()
-        before = measure()["tasks"]
-        for _ in range(5):
-            use()
-        eventually(lambda: measure()["tasks"] <= before)
 
 
 def test_what_is_given_back_is_given_back(site: Site, client: Client, proxy: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import threading
 from collections import deque
 from contextlib import nullcontext
@@ -26,6 +27,7 @@ from consul_coord.http.messages import Request, Response
 from consul_coord.io import Interrupt, Signal, run
 from consul_coord.sync import driver
 from consul_coord.sync.driver import BlockingIO, ThreadHost, wait_for_any
+from tests.support.counted import Counted
 from tests.support.sites import eventually
 from tests.support.stalls import lasting
 
@@ -592,6 +594,31 @@ def test_what_is_interrupted_raises_that_itself_and_returns_nothing(what: str) -
         run(INTERRUPTED[what](io))
     other.join()
     host.stop(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()], ids=["real", "virtual"])
+@pytest.mark.parametrize("within", [LATER, math.inf])
+def test_a_wait_that_a_signal_handler_ends_leaves_nothing(
+    clock: SystemClock | VirtualClock, within: float
+) -> None:
+    """Else each timeout by an alarm would leave a callback on what goes on."""
+
+    class Enough(BaseException):
+        """Raised by the handler."""
+
+    def handle(*_: object) -> None:
+        raise Enough
+
+    signals, before = [Counted(), Counted()], signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Enough):
+            wait_for_any([*signals], clock.now() + within, clock)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert [each.listening for each in signals] == [0, 0]
+    assert not isinstance(clock, VirtualClock) or clock.next_alarm() is None
 
 
 async def query_until(io: IO, over: Signal) -> None:
