@@ -123,6 +123,14 @@ def test_a_crowd_is_looked_at_as_the_present_leader_has_it() -> None:
     assert all("consistent" in dict(look.params) for look in looks)
 
 
+def test_a_crowd_is_read_as_a_whole_after_a_failure() -> None:
+    """A snapshot may have been restored: its parts' indexes went back, and later changes hide that."""
+    bench = Bench(*CROWD)
+    bench.io.run(bench.follower.pause(bench.io))
+    bench.io.expect("GET", PLACE, ok([f"{PLAN.directory}/"], index=12), pairs(*CROWD[1:], index=12))
+    assert [member.id for member in bench.seen().left] == ["m0"]
+
+
 def test_a_crowd_whose_indexes_say_nothing_is_read_as_a_whole_also_after_an_interrupt() -> None:
     """That of its folder went back, and its parts may hide who has left."""
     bench = Bench(*CROWD)
