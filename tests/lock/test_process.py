@@ -133,6 +133,9 @@ threading.Thread(target=work).start()
 LAST_WORKS = {
     "nothing": "",
     "a thread": "threading.Thread(target=lambda: (time.sleep(0.5), say(hold.is_held))).start()",
+    "a thread that begins another": (
+        "threading.Timer(0.3, lambda: threading.Timer(0.3, lambda: say(hold.is_held)).start()).start()"
+    ),
     "an idle pool": "pool = ThreadPoolExecutor(1); pool.submit(lambda: say(hold.is_held)).result()",
 }
 

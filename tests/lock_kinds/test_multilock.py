@@ -298,7 +298,11 @@ def test_a_transaction_that_is_applied_late_leaves_nothing(
 # -- refusals
 
 
-def test_a_key_used_for_something_else_stops_all(site: Site, client: Client) -> None:
+@pytest.mark.parametrize("held_before", range(3))
+def test_a_key_used_for_something_else_stops_all(site: Site, client: Client, held_before: int) -> None:
+    first, _, last = keys(site)
+    for key in (first, last)[:held_before]:
+        Lock(client, key).acquire(timeout=5).release()
     site.operator.put(keys(site)[1], b"a setting", flags=7)
     with pytest.raises(KeyConflict) as told:
         MultiLock(client, keys(site)).acquire(timeout=5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -20,9 +20,11 @@ from consul_coord import (
     Group,
     LeaderElection,
     Lock,
+    LockLost,
     MultiLock,
     Partitioner,
     ReadWriteLock,
+    ReentrantLock,
     Semaphore,
     observe,
 )
@@ -130,6 +132,28 @@ def test_nothing_goes_on_listening_after_its_end(
         before = settled(listening)
         for _ in itertools.repeat(None, TIMES):
             course(client, key)
+        eventually(lambda: listening() < before + TIMES, within=SOON)
+
+
+@pytest.mark.parametrize("after", ["its hold ends with it", "its hold goes on", "its hold was lost"])
+def test_a_block_that_may_be_interrupted_keeps_nothing_once_it_is_left(
+    make_client: MakeClient, listening: Callable[[], int], key: str, after: str
+) -> None:
+    client, other = make_client(), make_client()
+    lock = ReentrantLock(client, key)
+
+    def course() -> None:
+        with suppress(LockLost), lock.hold(timeout=5, interrupt=True) as hold:
+            if after == "its hold was lost":
+                other.kv.delete(key)
+                hold.lost.wait(SOON)
+
+    with lock if after == "its hold goes on" else nullcontext():
+        for _ in itertools.repeat(None, WARM):
+            course()
+        before = settled(listening)
+        for _ in itertools.repeat(None, 2 * TIMES):
+            course()
         eventually(lambda: listening() < before + TIMES, within=SOON)
 
 

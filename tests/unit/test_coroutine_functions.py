@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock, MagicMock
@@ -20,6 +21,7 @@ from tests.unit.test_times import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractContextManager
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 """A coroutine that was never awaited."""
@@ -197,7 +199,35 @@ def test_the_function_for_a_loss_can_be_called(server: cc.Client) -> None:
             leadership.on_lost(coroutine)
 
 
-def test_a_callback_that_returns_a_coroutine_is_reported(server: cc.Client) -> None:
+@contextmanager
+def called_when_elected(client: cc.Client) -> Iterator[None]:
+    with cc.LeaderElection(client, "k", on_elected=hidden):
+        yield
+
+
+@contextmanager
+def called_at_the_loss_of_a_lock(client: cc.Client) -> Iterator[None]:
+    hold = cc.Lock(client, "k").acquire(timeout=20)
+    hold.on_lost(hidden)
+    client.session.destroy(hold.session)
+    yield
+
+
+@contextmanager
+def called_at_the_loss_of_a_leadership(client: cc.Client) -> Iterator[None]:
+    with cc.LeaderElection(client, "k") as election:
+        leadership = election.wait_for_leadership(timeout=20)
+        leadership.on_lost(hidden)
+        client.session.destroy(leadership.session)
+        yield
+
+
+@pytest.mark.parametrize(
+    "called", [called_when_elected, called_at_the_loss_of_a_lock, called_at_the_loss_of_a_leadership]
+)
+def test_a_callback_that_returns_a_coroutine_is_reported(
+    called: Callable[[cc.Client], AbstractContextManager[None]],
+) -> None:
     failures: list[str] = []
     reported = threading.Event()
 
@@ -207,10 +237,12 @@ def test_a_callback_that_returns_a_coroutine_is_reported(server: cc.Client) -> N
                 failures.append(event.describe())
                 reported.set()
 
-    with ReferenceServer() as theirs, cc.Client(theirs.address, observer=Eyes()) as watched:
-        election = cc.LeaderElection(watched, "k", on_elected=hidden)
-        with election:
-            assert reported.wait(20)
+    with (
+        ReferenceServer() as theirs,
+        cc.Client(theirs.address, observer=Eyes()) as watched,
+        called(watched),
+    ):
+        assert reported.wait(20)
     assert "returned coroutine, and nothing awaits it here" in failures[0]
 
 

@@ -109,6 +109,38 @@ def test_parameters_of_the_client_stand_beside_those_of_the_request(send: Send) 
     ]
 
 
+BROUGHT: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "headers": ({"headers": {"X-Trace": "1"}}, "x-trace", ["1", "1"]),
+    "parameters": ({"params": {"trace": "1"}}, "query", ["trace=1", "trace=1"]),
+    "cookies": ({"cookies": {"way": "1"}}, "cookie", ["way=1", "stick=2; way=1"]),
+    "cookies of replies": ({}, "cookie", ["", "stick=2"]),
+    "a login": ({"auth": ("us", "pw")}, "authorization", ["Basic dXM6cHc=", "Basic dXM6cHc="]),
+}
+"""What a client of httpx is made with, and what of it the server gets with two requests."""
+
+
+@pytest.mark.parametrize("what", BROUGHT)
+@pytest.mark.parametrize("kind", [httpx.Client, httpx.AsyncClient])
+def test_what_the_client_adds_to_requests_goes_with_each_of_ours(kind: type[Any], what: str) -> None:
+    """A balancer of load, say, keeps a client at one agent by a cookie."""
+    options, name, expected = BROUGHT[what]
+    seen: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        found = request.url.query.decode() if name == "query" else request.headers.get(name, "")
+        seen.append("; ".join(sorted(found.split("; "))))
+        assert request.headers["x-consul-token"] == "s3cret"
+        return httpx.Response(200, headers={"Set-Cookie": "stick=2"}, json=True)
+
+    client = kind(transport=httpx.MockTransport(handle), **options)
+    for _ in range(2):
+        if kind is httpx.Client:
+            sync_transport(HERE, http_client=client).send(CAS, timeout=5.0)
+        else:
+            anyio.run(lambda: async_transport(HERE, http_client=client).send(CAS, timeout=5.0))
+    assert seen == expected
+
+
 @SENDERS
 def test_no_stage_of_a_request_may_last_longer_than_the_call(send: Send) -> None:
     """Also the wait for a place in the client's own pool, which may have none left."""

@@ -7,11 +7,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
 from consul_coord.http.transport import bounded
-from consul_coord.http.transport.bounded import call_bounded
+from consul_coord.http.transport.bounded import call_aside, call_bounded
 from tests.support.sites import eventually
+from tests.support.stalls import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,3 +74,28 @@ def test_a_call_that_is_handed_over_just_when_the_thread_gives_up_is_done(
     assert done_by == [thread]
     thread.join(10.0)
     assert idle.gone == 2, "it was idle again, and then gave up"
+
+
+RAISED = (OSError("made up"), SystemExit(3), KeyboardInterrupt(), GeneratorExit())
+WAYS: dict[str, Callable[[Callable[[], Any]], Any]] = {
+    "blocking": lambda function: call_bounded(function, timeout=20.0),
+    "on a loop": lambda function: anyio.run(call_aside, function),
+}
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_a_call_raises_its_caller_gets_at_once_and_the_thread_does_the_next_one(
+    way: str, error: BaseException
+) -> None:
+    called: list[threading.Thread] = []
+
+    def failing() -> None:
+        called.append(threading.current_thread())
+        raise error
+
+    with lasting(most=10.0), pytest.raises(type(error)) as caught:
+        WAYS[way](failing)
+    assert caught.value is error
+    assert WAYS[way](threading.current_thread) is called[0]

@@ -60,6 +60,17 @@ def test_closing_waits_for_a_release_of_another_call_until_its_deadline_and_no_l
     assert bench.io.time == 1003.0
 
 
+@pytest.mark.parametrize("holds", [1, 2, 5])
+@pytest.mark.usefixtures("more_than_asked")
+def test_closing_ends_at_its_deadline_however_many_holds_a_silent_agent_has(bench: Bench, holds: int) -> None:
+    for number in range(1, holds):
+        bench.grant(f"k{number}")
+    bench.core.begin_close()
+    bench.io.expect("PUT", "/v1/", *[ok(value=True)] * 20, takes=60.0)
+    bench.io.run(close(bench.io, bench.core, deadline=1003.0))
+    assert bench.io.time == pytest.approx(1003.0)
+
+
 @pytest.mark.parametrize(("time", "waits"), [(5.0, CALLS_END), (CALLS_END / 2, CALLS_END / 2)])
 @pytest.mark.usefixtures("more_than_asked")
 def test_closing_waits_a_moment_for_a_call_that_does_not_end_and_not_beyond_its_deadline(

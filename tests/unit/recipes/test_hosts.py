@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import threading
 from collections import deque
 from contextlib import nullcontext
@@ -26,6 +27,7 @@ from consul_coord.http.messages import Request, Response
 from consul_coord.io import Interrupt, Signal, run
 from consul_coord.sync import driver
 from consul_coord.sync.driver import BlockingIO, ThreadHost, wait_for_any
+from tests.support.counted import Counted
 from tests.support.sites import eventually
 from tests.support.stalls import lasting
 
@@ -595,6 +597,31 @@ def test_what_is_interrupted_raises_that_itself_and_returns_nothing(what: str) -
     host.stop(timeout=PATIENCE)
 
 
+@pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()], ids=["real", "virtual"])
+@pytest.mark.parametrize("within", [LATER, math.inf])
+def test_a_wait_that_a_signal_handler_ends_leaves_nothing(
+    clock: SystemClock | VirtualClock, within: float
+) -> None:
+    """Else each timeout by an alarm would leave a callback on what goes on."""
+
+    class Enough(BaseException):
+        """Raised by the handler."""
+
+    def handle(*_: object) -> None:
+        raise Enough
+
+    signals, before = [Counted(), Counted()], signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Enough):
+            wait_for_any([*signals], clock.now() + within, clock)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert [each.listening for each in signals] == [0, 0]
+    assert not isinstance(clock, VirtualClock) or clock.next_alarm() is None
+
+
 async def query_until(io: IO, over: Signal) -> None:
     assert await io.changed(QUERY, until=over, deadline=io.now() + LATER) is None
 
@@ -780,3 +807,42 @@ def test_what_two_threads_let_go_of_at_once_is_no_error(backend: str) -> None:
         supervisor._drop_pending()
 
     anyio.run(main, backend=backend)
+
+
+async def nothing(_: IO) -> None:
+    """Do nothing: what counts is that its end is told."""
+
+
+@BACKENDS
+@pytest.mark.parametrize("when", ["just before the stop", "just after it", "when all is over"])
+def test_of_what_is_handed_over_as_the_background_stops_the_end_is_told(backend: str, when: str) -> None:
+    """Whoever waits for it would wait for ever."""
+
+    async def main() -> None:
+        host = AsyncHost(clock=SystemClock(), observer=None)
+        supervisor = Supervisor(host, cast("Any", NoTransport()))
+        await supervisor.start()
+        tasks = list[Any]()
+        if when == "just before the stop":
+            tasks.append(supervisor.spawn(nothing, name="late"))
+        supervisor.request_stop()
+        if when == "just after it":
+            tasks.append(supervisor.spawn(nothing, name="late"))
+        await supervisor.stop()
+        if when == "when all is over":
+            tasks.append(supervisor.spawn(nothing, name="late"))
+        assert [task.done.is_set() for task in tasks] == [True]
+
+    anyio.run(main, backend=backend)
+
+
+def test_of_what_is_handed_over_as_the_loop_fails_the_end_is_told() -> None:
+    host, late = make_host(), list[Any]()
+
+    async def fails(io: IO) -> None:
+        late.append(io.spawn(nothing, name="late"))
+        raise KeyboardInterrupt
+
+    host.spawn(fails, name="it")
+    eventually(lambda: late and late[0].done.is_set())
+    host.stop(timeout=PATIENCE)

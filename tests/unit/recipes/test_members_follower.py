@@ -99,6 +99,17 @@ def test_members_that_leave_while_they_are_read_are_noticed(bench: Bench) -> Non
     assert [member.id for member in bench.seen().left] == ["a"]
 
 
+def test_an_answer_ends_the_growing_of_its_rests(bench: Bench) -> None:
+    rests: list[float] = []
+    for index in (12, 15, 18):
+        began = bench.io.now()
+        bench.io.run(bench.follower.pause(bench.io))
+        rests.append(bench.io.now() - began)
+        bench.io.expect("GET", PLACE, NAMES, pairs(MEMBER, index=index))
+        bench.seen()
+    assert rests == pytest.approx([rests[0]] * 3)
+
+
 def test_a_crowd_is_looked_at_as_the_present_leader_has_it() -> None:
     """An old leader would show a bucket's index from before the change, and the change would be missed."""
     bench = Bench(*CROWD)
@@ -110,6 +121,14 @@ def test_a_crowd_is_looked_at_as_the_present_leader_has_it() -> None:
     looks = bench.io.requests[asked:]
     assert len(looks) == 1 + len(BUCKETS)
     assert all("consistent" in dict(look.params) for look in looks)
+
+
+def test_a_crowd_is_read_as_a_whole_after_a_failure() -> None:
+    """A snapshot may have been restored: its parts' indexes went back, and later changes hide that."""
+    bench = Bench(*CROWD)
+    bench.io.run(bench.follower.pause(bench.io))
+    bench.io.expect("GET", PLACE, ok([f"{PLAN.directory}/"], index=12), pairs(*CROWD[1:], index=12))
+    assert [member.id for member in bench.seen().left] == ["m0"]
 
 
 def test_a_crowd_whose_indexes_say_nothing_is_read_as_a_whole_also_after_an_interrupt() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from consul_coord.errors import PermissionDenied
 from consul_coord.events import Lost
+from consul_coord.http.messages import Response
 from consul_coord.models import LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.partition.part import Part
@@ -22,6 +23,7 @@ from tests.support.replies import SESSION, entry, ok, pairs, txn_done, txn_faile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consul_coord.http.messages import Request
     from consul_coord.io import IO
     from consul_coord.recipes.hold.grant import Grant, Handle
 
@@ -95,6 +97,41 @@ def test_a_part_that_may_not_be_taken_is_reported_and_tried_again() -> None:
     ((where, error),) = owner.reports
     assert "'a'" in where
     assert isinstance(error, PermissionDenied)
+
+
+def test_a_part_that_is_left_while_another_has_it_is_not_waited_for() -> None:
+    """Else a member that stops would wait for the other one, and get the partition once more after that."""
+    io, owner, ended = FakeIO(), Owner(), list[float]()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+
+    def look() -> None:
+        (attempt,) = (each for each in io.spawned if each.name.startswith("take"))
+        if attempt.cancelled:
+            ended.append(io.time)
+            attempt.done.set()
+
+    io.at(io.time + 5.0, part.leave)
+    io.at(io.time + 5.0, look)
+    io.run(part.run(io))
+    assert ended == [1005.0]
+    assert owner.told == []
+
+
+@pytest.mark.parametrize("end", ["it is left", "its client closes"])
+def test_what_an_attempt_is_refused_for_once_it_is_over_is_no_trouble_to_report(end: str) -> None:
+    io, owner = FakeIO(), Owner()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    part = Part(core, "a", key=KEY, value=b"", told=owner, calls=owner)  # type: ignore[arg-type]
+
+    def refuse(_: Request) -> Response:
+        part.leave() if end == "it is left" else core.closing.set()
+        return Response(403, {}, b"Permission denied")
+
+    io.expect("PUT", "/v1/session/create", refuse)
+    io.at(io.time + 1.0, lambda: io.run_spawned("take"))
+    io.run(part.run(io))
+    assert (owner.told, owner.reports) == ([], [])
 
 
 class Scripted(Part):

@@ -447,6 +447,42 @@ def test_the_pauses_after_failures_grow_and_begin_anew_after_a_look_that_was_ans
     assert looks[:4] == looks[5:] == pytest.approx([FIRST * 2**n / 2 for n in range(4)])
 
 
+class FailingFor(Server):
+    """One that can't serve, or refuses, what is asked about one folder; it notes its looks at others."""
+
+    def __init__(self, folder: str, error: Callable[[], ConsulCoordError], *, until: float) -> None:
+        super().__init__()
+        self.looks: list[float] = []
+        self.over: list[Signal] = []
+        self._folder, self._error, self._until = folder, error, until
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        if self.now() >= self._until:
+            for over in self.over:
+                over.set()
+        if request.path.startswith(f"/v1/kv/{self._folder}/"):
+            raise self._error()
+        self.looks += [self.now(), self.now() + request.hold_open]
+        self._advance(self.time + request.hold_open)
+        return ok([request.path.removeprefix("/v1/kv/")], index=self.index)
+
+
+@pytest.mark.parametrize("error", [unreachable, lambda: PermissionDenied("it may not be read")])
+@pytest.mark.usefixtures("more_than_asked")
+def test_a_folder_that_fails_again_and_again_keeps_no_other_one_waiting(
+    error: Callable[[], ConsulCoordError],
+) -> None:
+    """Its own pauses grow; a change in another folder is noticed within a round all the same."""
+    failing, other = Held("bad/m/a"), Held("good/m/a")
+    io = FailingFor("bad", error, until=1120.0)
+    io.over = [failing.over, other.over]
+    watched(io, failing, other)
+    assert io.looks[-1] > 1100.0
+    assert max(later - before for before, later in pairwise(io.looks)) <= ROUND
+
+
 class Refusing(Server):
     """One that refuses everything from the first query on."""
 
