@@ -260,12 +260,16 @@ class TestTaking:
         bench.makes(US)
         bench.joins(contender(US, at=10))
         bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
+        bench.lists(record(at=15), contender(US, at=10), contender(AHEAD, at=8, created=6))
+        bench.io.expect("GET", f"/v1/kv/{P}/{AHEAD}", pairs(index=16))
         bench.lists(record(at=15), contender(US, at=10))
         bench.takes()
         bench.acquire()
         assert [op["Index"] for op in bench.txns()[-1][:2]] == [10, 15]
-        (listing,) = [each for each in bench.io.requests if each.method == "GET"]
-        assert "consistent" in dict(listing.params), "an old one would show what was refused again"
+        listings = [params_of(each) for each in bench.io.requests if "recurse" in params_of(each)]
+        refused, later = ("consistent" in each for each in listings)
+        assert refused, "an old one would show what was refused again"
+        assert not later, "the leader has to ask the other servers for a consistent one"
 
     def test_an_unanswered_one_is_followed_by_a_list_which_may_show_it_done(self, bench: Bench) -> None:
         bench.makes(US)
