@@ -216,9 +216,11 @@ def test_a_member_that_is_refused_tries_again_and_says_why_until_it_has_joined(r
 
 
 @pytest.mark.usefixtures("more_than_asked")
+@pytest.mark.parametrize("joined_after", [None, 3], ids=["never", "now and then"])
 def test_a_member_that_is_refused_again_and_again_tries_less_and_less_often(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, joined_after: int | None
 ) -> None:
+    """Once it has joined, its pauses begin anew."""
     io, tried_at = FakeIO(), list[float]()
     member = member_of(io)
     assert member.hold is not None
@@ -230,15 +232,26 @@ def test_a_member_that_is_refused_again_and_again_tries_less_and_less_often(
             io.at(io.time, partial(io.run_spawned, name))
         return spawn(program, name=name)
 
+    def lose() -> None:
+        assert member.hold is not None
+        member.hold.lose(LossReason.KEY_DELETED)
+
     monkeypatch.setattr(io, "spawn", spawn_and_run)
-    io.expect("GET", f"/v1/kv/{member.key}", *[refusal(403, "Permission denied")] * 100)
-    io.at(1001.0, partial(member.hold.lose, LossReason.KEY_DELETED))
-    io.at(1025.0, member.stopping.set)
+    refused = [refusal(403, "Permission denied")] * 100
+    if joined_after is not None:
+        io.expect("GET", f"/v1/kv/{member.key}", *refused[:joined_after], pairs())
+        io.expect("PUT", "/v1/txn", txn_done(entry(member.key, index=9) | {"Flags": GROUP_FLAGS}))
+        io.at(1010.0, lose)
+    io.expect("GET", f"/v1/kv/{member.key}", *refused)
+    io.at(1001.0, lose)
+    io.at(1025.0 if joined_after is None else 1034.0, member.stopping.set)
     io.run_spawned("stay a member")
-    pauses = [after - before for before, after in pairwise(tried_at)]
+    latest = [at for at in tried_at if joined_after is None or at >= 1010.0]
+    pauses = [after - before for before, after in pairwise(latest)]
     growing = [delay(failures, 0.0, most=LONGEST_PAUSE) for failures in range(1, len(pauses) + 1)]
     assert pauses == pytest.approx(growing)
     assert len(pauses) == 10, "in 24 s"
+    assert len(tried_at) - len(latest) == (0 if joined_after is None else joined_after + 1)
 
 
 def test_why_it_can_not_join_again_is_reported_once_for_each_reason() -> None:
