@@ -737,6 +737,25 @@ async def test_a_client_whose_loop_has_ended_acquires_nothing_and_is_not_ready(
         await lock.acquire()
 
 
+@ON_ASYNCIO
+async def test_a_client_whose_tasks_were_all_cancelled_says_so_at_each_call(site: Site) -> None:
+    """Without its background a hold would not be renewed."""
+    before = asyncio.all_tasks()
+    client = AsyncClient(address=site.address, session=spec(site))
+    await client.__aenter__()
+    background = asyncio.all_tasks() - before
+    for task in background:
+        task.cancel()
+    await asyncio.wait(background)
+    assert (client.connected, client.ready()) == (False, False)
+    lock, election = AsyncLock(client, site.key), AsyncLeaderElection(client, f"{site.key}-leader")
+    for begin in (partial(lock.acquire, timeout=1), lock.try_acquire, election.start):
+        with pytest.raises(RuntimeError, match="the background of this AsyncClient has ended"):
+            await begin()
+    await client.close()
+    assert site.left_behind() == []
+
+
 async def test_two_loops_use_two_clients(site: Site) -> None:
     operator = Operator(site.address)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -22,6 +22,7 @@ from consul_coord import (
     ReleaseOutcome,
     Semaphore,
 )
+from consul_coord.events import TimedOut
 from consul_coord.recipes.hold.holds import Holds
 from tests.lock import programs
 from tests.support.sites import eventually
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tests.support.proxy import FaultProxy
 from tests.support.sites import Site
 
+T = TypeVar("T")
 FORMS = ["with lock", "with lock.hold()"]
 
 
@@ -206,6 +208,10 @@ class Interrupting:
             raise KeyboardInterrupt
         return response
 
+    def strike(self) -> None:
+        """Have the next request interrupted."""
+        self._left = 1
+
     def close(self) -> None:
         self._inner.close()
 
@@ -247,6 +253,34 @@ def test_ctrl_c_at_any_request_leaves_nothing(
     assert client.pending_cleanup == 0
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("fair", [False, True], ids=["barging", "fair"])
+def test_ctrl_c_amid_giving_up_leaves_nothing_though_its_traceback_is_kept(
+    site: Site, make_client: MakeClient, fair: bool, after: bool
+) -> None:
+    """The traceback refers to the attempt, so nobody finds that it was dropped."""
+    rival = Lock(make_client(), site.key)
+    held = rival.acquire(timeout=5)
+
+    class Watching:
+        def on_event(self, event: object) -> None:
+            if isinstance(event, TimedOut):
+                struck.strike()
+
+    client = make_client(observer=Watching())
+    mine, runner = Lock(client, site.key, fair=fair), client._runner
+    transport = runner._transport
+    struck = Interrupting(transport, at=0, after=after)
+    runner._transport = runner._io._transport = struck
+    with pytest.raises(KeyboardInterrupt) as kept:
+        mine.acquire(timeout=0.2)
+    runner._transport = runner._io._transport = transport
+    assert eventually(lambda: rival.contenders() == ())
+    assert held.release() is ReleaseOutcome.RELEASED
+    assert in_thread(lambda: mine.acquire(timeout=5).release()) is ReleaseOutcome.RELEASED
+    assert kept.tb is not None
+
+
 WANTED: dict[str, Callable[[Client, str], Hold]] = {
     "lock": lambda client, key: Lock(client, key).acquire(timeout=10),
     "fair lock": lambda client, key: Lock(client, key, fair=True).acquire(timeout=10),
@@ -282,10 +316,10 @@ def test_ctrl_c_as_the_hold_is_registered_leaves_nothing(
     assert rival.release() is ReleaseOutcome.RELEASED
 
 
-def in_thread(function: Callable[[], object]) -> None:
-    """Call it in a thread of its own, and raise what it raises."""
+def in_thread(function: Callable[[], T]) -> T:
+    """Call it in a thread of its own, and return or raise what it does."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(function).result(10)
+        return pool.submit(function).result(10)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -175,10 +175,12 @@ CALLS: list[Row] = [
     ("LeaderElection", "candidates", (), {}, "contenders", []),
     ("LeaderElection", "resign", (), {"pause": 2.5}, "resign", []),
     ("LeaderElection", "resign", (), {"pause": 0.0}, "resign", []),
-    ("LeaderElection", "wait_for_loss", (), {"timeout": 2.5}, "wait_for_loss", []),
+    *(
+        ("LeaderElection", "wait_for_loss", (), {"timeout": timeout}, "wait_for_loss", [])
+        for timeout in (2.5, 0.0)
+    ),
     ("Once", "forget", (), {}, "forget", []),
-    ("Group", "join", (), {"timeout": 2.5}, "join", []),
-    ("Group", "join", (), {"timeout": None}, "join", []),
+    *(("Group", "join", (), {"timeout": timeout}, "join", []) for timeout in (2.5, 0.0, None)),
     ("Group", "update", ("new",), {}, "update", ["k/members/3/me", b"new"]),
     ("Group", "members", (), {}, "members", []),
     ("Partitioner", "owners", (), {}, "holders", []),
@@ -310,6 +312,36 @@ def test_each_setting_of_a_constructor_gets_to_the_programs(world: World, kind: 
         world.settle(getattr(MADE[kind](world, **made_with), method)(**given))
         pictures.append(world.last().picture())
     assert repr(arrives) in {text for _, text in pictures[1] - pictures[0]}
+
+
+NOTHING_GIVEN: dict[str, list[tuple[object, object]]] = {
+    # by setting: what is empty or zero, and no word for "left out", and what gets there
+    "value": [(b"", b""), ("", b"")],
+    "flags": [(0, 0)],
+    "settle": [(0.0, 0.0)],
+    "handover": [(0.0, 0.0)],
+    "retry_wait": [((0.0, 0.0), (0.0, 0.0))],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "given", "arrives"),
+    [
+        (kind, name, *row)
+        for kind, (_, _, settings) in SETTINGS.items()
+        for name, rows in NOTHING_GIVEN.items()
+        if name in settings
+        for row in rows
+    ],
+)
+def test_a_setting_that_is_empty_or_zero_is_not_taken_for_one_that_is_left_out(
+    world: World, kind: str, setting: str, given: object, arrives: object
+) -> None:
+    world.answer = RECORD
+    method, of_call, _ = SETTINGS[kind]
+    world.settle(getattr(MADE[kind](world, **{setting: given}), method)(**of_call))
+    arrived = {text for name, text in world.last().picture() if name == setting}
+    assert arrived == ({repr(arrives)} if not isinstance(arrives, tuple) else set(map(repr, arrives)))
 
 
 @pytest.mark.parametrize("name", ["on_acquired", "on_released"])

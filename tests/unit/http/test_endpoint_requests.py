@@ -382,6 +382,79 @@ def test_request_is_exact(case: Case) -> None:
     assert case.call().request == case.request()
 
 
+Made = tuple[type[Any], dict[str, Any], "Callable[[Any], Call[Any]]"]
+DESCRIBED: dict[str, Made] = {
+    # what is described, with the least that it needs, and the request whose body carries it
+    "check": (CheckSpec, {"name": "c", "http": "http://h/", "interval": 10}, agent.register_check),
+    "check by ttl": (CheckSpec, {"name": "c", "ttl": 30}, agent.register_check),
+    "service": (Service, {"name": "web"}, agent.register_service),
+    "session": (SessionSpec, {}, session.create),
+    "registration": (Registration, {"node": "n2", "address": "a"}, catalog.register),
+    "query": (PreparedQuery, {"service": "web"}, query.create),
+}
+ALONE: list[tuple[str, str, Any, dict[str, Any]]] = [
+    # by what is described: a setting, its value, and what that alone adds to the body
+    ("check", "id", "c1", {"ID": "c1"}),
+    ("check", "timeout", 0.5, {"Timeout": "500ms"}),
+    ("check", "interval", 20, {"Interval": "20s"}),
+    ("check", "status", "passing", {"Status": "passing"}),
+    ("check", "notes", "x", {"Notes": "x"}),
+    ("check", "service_id", "web", {"ServiceID": "web"}),
+    ("check", "deregister_after", 90, {"DeregisterCriticalServiceAfter": "90s"}),
+    ("check by ttl", "timeout", 0.5, {"Timeout": "500ms"}),
+    ("check by ttl", "interval", 20, {"Interval": "20s"}),
+    ("check by ttl", "ttl", 40, {"TTL": "40s"}),
+    ("check by ttl", "deregister_after", 90, {"DeregisterCriticalServiceAfter": "90s"}),
+    ("service", "id", "web1", {"ID": "web1"}),
+    ("service", "address", "a", {"Address": "a"}),
+    ("service", "port", 80, {"Port": 80}),
+    ("service", "tags", ["t"], {"Tags": ["t"]}),
+    ("service", "meta", {"k": "v"}, {"Meta": {"k": "v"}}),
+    ("session", "ttl", 20, {"TTL": "20s"}),
+    ("session", "lock_delay", 5, {"LockDelay": "5s"}),
+    ("session", "behavior", "delete", {"Behavior": "delete"}),
+    ("session", "node", "n2", {"Node": "n2"}),
+    ("session", "name", "x", {"Name": "x"}),
+    ("session", "node_checks", ["c1"], {"NodeChecks": ["c1"]}),
+    ("session", "service_checks", ["c1"], {"ServiceChecks": [{"ID": "c1"}]}),
+    ("registration", "node_id", SID, {"ID": SID}),
+    ("registration", "node_meta", {"k": "v"}, {"NodeMeta": {"k": "v"}}),
+    ("registration", "skip_node_update", True, {"SkipNodeUpdate": True}),
+    ("query", "name", "x", {"Name": "x"}),
+    ("query", "session", SID, {"Session": SID}),
+    ("query", "tags", ["t"], {"Service": {"Service": "web", "Tags": ["t"]}}),
+    ("query", "only_passing", True, {"Service": {"Service": "web", "OnlyPassing": True}}),
+    ("query", "near", "_agent", {"Service": {"Service": "web", "Near": "_agent"}}),
+]
+
+
+@pytest.mark.parametrize(("name", "setting", "value", "adds"), ALONE)
+def test_a_setting_says_one_thing_and_what_is_left_out_is_left_to_consul(
+    name: str, setting: str, value: Any, adds: dict[str, Any]
+) -> None:
+    kind, least, call = DESCRIBED[name]
+    without, with_it = (
+        json.loads(call(kind(**given)).request.body or b"{}") for given in (least, least | {setting: value})
+    )
+    assert with_it == without | adds
+    assert all(without.get(member) != added for member, added in adds.items())
+
+
+def test_the_least_has_no_more_than_what_was_given() -> None:
+    bodies = {
+        name: json.loads(call(kind(**least)).request.body or b"{}")
+        for name, (kind, least, call) in DESCRIBED.items()
+    }
+    assert bodies == {
+        "check": {"Name": "c", "HTTP": "http://h/", "Interval": "10s"},
+        "check by ttl": {"Name": "c", "TTL": "30s"},
+        "service": {"Name": "web"},
+        "session": {"TTL": "15s", "Behavior": "release", "NodeChecks": [], "ServiceChecks": []},
+        "registration": {"Node": "n2", "Address": "a"},
+        "query": {"Service": {"Service": "web"}},
+    }
+
+
 OVERSIZED = b"x" * (512 * 1024 + 1)
 
 REFUSED = {

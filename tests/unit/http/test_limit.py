@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from consul_coord.http.transport.limit import ALONE, LEAST, PATIENT, REMEMBERED, STEP, Limit
 
 
@@ -11,6 +13,30 @@ def pauses(limit: Limit, refusals: int) -> list[float]:
         limit.refused(1000.0)
         found.append(limit._next_try - 1000.0)
     return found
+
+
+@pytest.mark.parametrize("was_refused", [False, True], ids=["new", "admitted"])
+@pytest.mark.parametrize("now", [0.0, 0.5 * REMEMBERED, 1000.0])
+def test_who_has_room_knows_of_no_limit_at_whatever_time_its_clock_began(
+    now: float, *, was_refused: bool
+) -> None:
+    """A machine's clock begins with its start, and so may a client."""
+    limit, reported = Limit(), list[float]()
+    limit.on_refusal = lambda: reported.append(now)
+    if was_refused:
+        limit.ended(now)
+        limit.refused(now)
+        limit.admitted()
+        now += LEAST
+    assert not limit.is_near(now)
+    assert not limit.has_refused_since(now)
+    assert not limit.has_refused_since(0.0)
+    assert limit.is_blamed(now)
+    assert limit.pause(now, others=True) == 0.0
+    limit.refused(now)
+    assert reported == []
+    limit.refused(now)
+    assert reported == [now]
 
 
 def test_one_refusal_alone_is_not_reported() -> None:

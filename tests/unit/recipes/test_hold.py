@@ -39,23 +39,28 @@ HELD, JEOPARDY, LOST, RELEASED = HoldState.HELD, HoldState.JEOPARDY, HoldState.L
 class Bench:
     """A hold whose session is confirmed at 0 for 10 s, and what was told of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sessions: int = 1, *, at: int = 0) -> None:
+        """``sessions``: so many that it depends on. The one whose end is played has the place ``at``."""
         self.told: list[Grant] = []
         self.io = FakeIO(start=0.0)
         self.core = ClientState(self.io, spec=SessionSpec(), timeout=10.0)
         self.kept = KeptSession("s", SessionSpec(drift=0.0), outside=False)
         self.lease = self.kept.lease
         self.lease.confirm(sent_at=0.0, horizon=10.0)
+        depends_on = [KeptSession(f"s{n}", SessionSpec(drift=0.0), outside=False) for n in range(sessions)]
+        for each in depends_on:
+            each.lease.confirm(sent_at=0.0, horizon=1000.0)
+        depends_on[at] = self.kept
         self.keys = Keys(self.core, ["k"], LOCK_FLAGS, "owner")
         self.hold = Grant(
             GRANTED,
-            kept=self.kept,
+            kept=depends_on[0],
             value=b"v",
             flags=1,
             kind=LockKind(self.keys),
             now=0.0,
             announcer=self,
-            others=(),
+            others=tuple(depends_on[1:]),
         )
 
     def ended(self, hold: Grant) -> None:
@@ -104,13 +109,17 @@ ROWS: list[tuple[list[Callable[[Bench], object]], float, tuple[HoldState, LossRe
 ]
 
 
+@pytest.mark.parametrize(("sessions", "at"), [(1, 0), (3, 0), (3, 1), (3, 2)])
 @pytest.mark.parametrize(("steps", "now", "expected"), ROWS)
 def test_states(
-    bench: Bench,
+    sessions: int,
+    at: int,
     steps: list[Callable[[Bench], object]],
     now: float,
     expected: tuple[HoldState, LossReason | None],
 ) -> None:
+    """They depend on each session of the hold in the same way, whichever has which place."""
+    bench = Bench(sessions, at=at)
     for step in steps:
         step(bench)
     assert bench.hold.look(now) == expected

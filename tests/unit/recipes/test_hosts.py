@@ -21,7 +21,7 @@ from consul_coord.aio.callbacks import AsyncCallbacks
 from consul_coord.aio.driver import AsyncIO, Supervisor
 from consul_coord.aio.runner import AsyncHost
 from consul_coord.clock import SystemClock, VirtualClock
-from consul_coord.errors import AcquireCancelled, BackgroundFailed, ClientClosed
+from consul_coord.errors import AcquireCancelled, BackgroundFailed, ClientClosed, RequestTimeout
 from consul_coord.events import Failed
 from consul_coord.http.messages import Request, Response
 from consul_coord.io import Interrupt, Signal, run
@@ -620,6 +620,33 @@ def test_a_wait_that_a_signal_handler_ends_leaves_nothing(
         signal.signal(signal.SIGALRM, before)
     assert [each.listening for each in signals] == [0, 0]
     assert not isinstance(clock, VirtualClock) or clock.next_alarm() is None
+
+
+class Punctual(NoTransport):
+    """Gives up each exchange when its time is over, as the real ones do."""
+
+    async def send(self, request: Request, *, timeout: float, **_: object) -> Response:
+        await anyio.sleep(timeout)
+        raise RequestTimeout("no answer", method=request.method, path=request.path, outcome_unknown=False)
+
+
+@pytest.mark.parametrize("backend", ["blocking", "asyncio", "trio"])
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.05])
+@pytest.mark.usefixtures("without_an_end")
+def test_a_query_whose_time_is_over_is_no_failure(backend: str, seconds: float) -> None:
+    clock, found = SystemClock(), list[object]()
+
+    async def ask(io: IO) -> None:
+        found.append(await io.changed(QUERY, until=Signal(), deadline=clock.now() + seconds))
+
+    if backend == "blocking":
+        host = ThreadHost(clock=clock, observer=None, background=lambda: cast("Any", Punctual()))
+        run(ask(BlockingIO(host, cast("Any", NoTransport()))))
+        host.stop(timeout=PATIENCE)
+    else:
+        loop_host = AsyncHost(clock=clock, observer=None)
+        anyio.run(lambda: ask(AsyncIO(loop_host, cast("Any", Punctual()))), backend=backend)
+    assert found == [None]
 
 
 async def query_until(io: IO, over: Signal) -> None:

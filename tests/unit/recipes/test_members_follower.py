@@ -87,6 +87,16 @@ def test_what_a_former_leader_takes_for_empty_is_read_once(bench: Bench) -> None
     assert bench.sharing.indexes == []
 
 
+def test_what_looks_empty_at_the_first_look_is_read_as_the_present_leader_has_it() -> None:
+    """An old leader may not know of the first member yet."""
+    io = FakeIO()
+    io.expect("GET", PLACE, pairs(index=5), pairs(index=5), pairs(MEMBER, index=9))
+    seen = io.run(MembersFollower(PLAN).next(io))
+    assert seen is not None
+    assert [member.id for member in seen.value.joined] == ["a"]
+    assert "consistent" in dict(io.requests[-1].params)
+
+
 def test_members_that_leave_while_they_are_read_are_noticed(bench: Bench) -> None:
     def read(_: Request) -> Response:
         bench.sharing.folder.hear(0, 1000.0)

@@ -1037,6 +1037,27 @@ def test_who_waits_for_anothers_renewal_waits_for_his_own_time_at_most(bench: Be
 
 
 @pytest.mark.parametrize(
+    ("seconds", "failure", "says"),
+    [
+        (1.0, "", ""),
+        (1.0, "connection refused", "; connection refused"),
+        (10.0, "", "; no answer from Consul for 10 s"),
+        (10.0, "connection refused", "; no answer from Consul for 10 s: connection refused"),
+    ],
+)
+def test_who_waits_in_vain_for_a_session_hears_what_is_known_of_the_contact(
+    bench: Bench, seconds: float, failure: str, says: str
+) -> None:
+    contact = bench.io.contact
+    contact.heard()
+    contact.asked()
+    contact.hindered(failure)
+    with pytest.raises(RequestTimeout) as told:
+        bench.io.run(sessions.Creation().wait(bench.io, deadline=bench.io.time + seconds))
+    assert str(told.value).endswith(f"the request to create one{says}")
+
+
+@pytest.mark.parametrize(
     ("result", "raised"), [(RuntimeError("a bug"), RuntimeError), (None, ClientClosed)], ids=repr
 )
 def test_who_waits_for_a_session_hears_of_a_bug_in_its_making_or_that_the_client_closes(

@@ -260,12 +260,16 @@ class TestTaking:
         bench.makes(US)
         bench.joins(contender(US, at=10))
         bench.io.expect("PUT", "/v1/txn", txn_failed((1, f'failed to set key "{P}/.lock", index is stale')))
+        bench.lists(record(at=15), contender(US, at=10), contender(AHEAD, at=8, created=6))
+        bench.io.expect("GET", f"/v1/kv/{P}/{AHEAD}", pairs(index=16))
         bench.lists(record(at=15), contender(US, at=10))
         bench.takes()
         bench.acquire()
         assert [op["Index"] for op in bench.txns()[-1][:2]] == [10, 15]
-        (listing,) = [each for each in bench.io.requests if each.method == "GET"]
-        assert "consistent" in dict(listing.params), "an old one would show what was refused again"
+        listings = [params_of(each) for each in bench.io.requests if "recurse" in params_of(each)]
+        refused, later = ("consistent" in each for each in listings)
+        assert refused, "an old one would show what was refused again"
+        assert not later, "the leader has to ask the other servers for a consistent one"
 
     def test_an_unanswered_one_is_followed_by_a_list_which_may_show_it_done(self, bench: Bench) -> None:
         bench.makes(US)
@@ -372,20 +376,21 @@ class TestTakingSeveral:
             ("check-session", f"{P}/{NEXT}"),
         ]
 
-    def test_the_end_of_any_session_ends_it_and_the_others(self) -> None:
+    @pytest.mark.parametrize(("at", "other"), [(0, NEXT), (1, US)])
+    def test_the_end_of_any_session_ends_it_and_the_others(self, at: int, other: str) -> None:
         bench, hold = self.held()
-        second = hold.all_kept[1]
-        bench.core.sessions.end(second, LossReason.SESSION_GONE)
+        bench.core.sessions.end(hold.all_kept[at], LossReason.SESSION_GONE)
         assert hold.reason is LossReason.SESSION_GONE
-        assert bench.destroyed() == [US]
+        assert bench.destroyed() == [other]
         assert not [path for path in bench.io.paths if path.startswith(f"/v1/kv/{P}/")], "behind its delay"
 
-    def test_it_is_valid_for_as_long_as_the_first_to_expire(self) -> None:
+    @pytest.mark.parametrize("at", [0, 1])
+    def test_it_is_valid_for_as_long_as_the_first_to_expire(self, at: int) -> None:
         bench, hold = self.held()
-        first, second = hold.all_kept
-        first.lease.confirm(sent_at=bench.io.now() + 5, horizon=15.0)
-        assert hold.valid_until == second.lease.valid_until < first.lease.valid_until
-        second.lease.in_contact = False
+        short, long = hold.all_kept[at], hold.all_kept[1 - at]
+        long.lease.confirm(sent_at=bench.io.now() + 5, horizon=15.0)
+        assert hold.valid_until == short.lease.valid_until < long.lease.valid_until
+        short.lease.in_contact = False
         assert hold.look(bench.io.now())[0] is HoldState.JEOPARDY
 
     def test_a_session_that_is_unknown_at_the_take_is_found_and_all_are_replaced(self) -> None:

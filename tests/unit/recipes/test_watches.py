@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consul_coord.errors import ConsulCoordError
+from consul_coord.http.endpoints import kv
 from consul_coord.io import Signal
 from consul_coord.models import SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.watch import engine
-from consul_coord.recipes.watch.follow import POLL, wait_of
+from consul_coord.recipes.watch.follow import POLL, Follower, wait_of
 from tests.support.counted import Counted
 from tests.support.fake_io import FakeIO
-from tests.support.replies import SESSION, entry, lost, ok, pairs, refusal, session, txn_done, txn_failed
+from tests.support.replies import (
+    SESSION,
+    entry,
+    lost,
+    ok,
+    pairs,
+    refusal,
+    session,
+    txn_done,
+    txn_failed,
+    unreachable,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consul_coord.models import KVPair, Result
     from consul_coord.recipes.session.keeping import KeptSession
+    from tests.support.fake_io import Answer
 
 TXN = "/v1/txn"
 
@@ -98,15 +116,6 @@ def test_a_member_of_a_group_has_no_query_of_its_own(*, is_member: bool) -> None
     waits.waits.watch(waits.io, watched)
     (spawned,) = waits.io.spawned[before:]
     assert spawned.name == ("changes of groups" if is_member else "watch g/m")
-
-
-def test_a_query_that_failed_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "MOST", 1)
-    waits = Waits()
-    waits.io.expect("GET", "/v1/kv/k", refusal(500), pairs(entry("k", index=9)))
-    with pytest.raises(Exception, match="500"):
-        waits.change()
-    assert waits.change() is not None
 
 
 def test_waits_beyond_the_queries_share_a_reading_until_the_key_has_changed(shared: Waits) -> None:
@@ -431,6 +440,45 @@ def test_the_other_keys_of_a_hold_are_looked_at_whenever_its_query_has_ended() -
     assert other.seen_as == [(8, True), (9, True)]
     assert gone.seen_as == [(0, True)] * 2
     assert over.seen_as == []
+
+
+def _waits_for_a_key(waits: Waits, answer: Answer) -> None:
+    waits.io.expect("GET", "/v1/kv/k", answer)
+    waits.change(deadline=1005.0)
+
+
+def _watches_a_hold(waits: Waits, answer: Answer) -> None:
+    hold = KeyOfHold("k")
+
+    def last(_: object) -> Answer:
+        hold.over.set()
+        return answer
+
+    waits.io.expect("GET", "/v1/kv/k", last)
+    followed(waits, hold)
+
+
+def _watches_for_a_user(waits: Waits, answer: Answer) -> None:
+    follower: Follower[Any] = Follower(partial(kv.watch, "k"), index=7)
+    follower.bound = waits.waits
+    waits.io.expect("GET", "/v1/kv/k", answer)
+    waits.io.run(follower.next(waits.io))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [pairs(entry("k", index=9)), refusal(500), unreachable("/v1/kv/k", method="GET")],
+    ids=["answered", "refused", "unreachable"],
+)
+@pytest.mark.parametrize("use", [_waits_for_a_key, _watches_a_hold, _watches_for_a_user])
+def test_what_had_a_query_gives_its_place_back_however_it_ended(
+    monkeypatch: pytest.MonkeyPatch, use: Callable[[Waits, Answer], None], answer: Answer
+) -> None:
+    monkeypatch.setattr(engine, "MOST", 1)
+    waits = Waits()
+    with suppress(ConsulCoordError):
+        use(waits, answer)
+    assert waits.waits.query(object()) is not None
 
 
 def test_one_query_for_all_keys_of_a_quiet_hold_shows_each_of_them() -> None:
