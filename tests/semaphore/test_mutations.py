@@ -423,12 +423,12 @@ BROKEN = (
             "AllOf(each.lease for each in self.all_kept) if others else kept.lease",
             "kept.lease",
         ),
-        SEVERAL.test_it_is_valid_for_as_long_as_the_first_to_expire,
+        lambda: SEVERAL.test_it_is_valid_for_as_long_as_the_first_to_expire(1),
     ),
     Broken(
         "S13",
         Mutation("a loss leaves the others", PermitKind, "lost", "self.abandon(hold)", "pass"),
-        SEVERAL.test_the_end_of_any_session_ends_it_and_the_others,
+        lambda: SEVERAL.test_the_end_of_any_session_ends_it_and_the_others(0, program.NEXT),
     ),
     Broken(
         "S13",
