@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord import HoldState, InvalidArgument, LeaderElection, LeadershipLost, LossReason, SessionSpec
+from consul_coord import (
+    HoldState,
+    InvalidArgument,
+    LeaderElection,
+    LeadershipLost,
+    LossReason,
+    SessionSpec,
+    leader,
+)
+from consul_coord.recipes.election.notes import term_key
 from tests.support.sites import PATIENCE, eventually
 
 if TYPE_CHECKING:
@@ -76,6 +85,29 @@ def test_a_leader_whose_health_fails_is_stalled(
     stand().wait_for_leadership(timeout=PATIENCE)
     assert time.monotonic() - lost_at >= DELAY - 0.05
     over.set()
+
+
+@pytest.mark.parametrize("end", ["over", "closed"])
+def test_the_term_of_a_stuck_leader_is_told_as_long_as_it_has_the_key(
+    stand: Stand, make_client: MakeClient, client: Client, key: str, end: str
+) -> None:
+    """Also to those who come later; the key's own index is higher, as the leader has written the key."""
+    over, stuck = threading.Event(), make_client(session=LONG_DELAY)
+    election = stand(client=stuck, max_hold=2 * SHORT, on_lost=lambda _: over.wait(PATIENCE))
+    me = election.wait_for_leadership(timeout=PATIENCE)
+    election.proclaim(b"here")
+    assert me.lost.wait(PATIENCE)
+    time.sleep(0.3)  # for what is cleaned up at its end
+    found = leader(client, key)
+    assert found is not None
+    assert (found.term, found.value) == (me.term, b"here")
+    if end == "closed":
+        stuck.close()
+    else:
+        election.stop(timeout=0.0)
+    over.set()
+    eventually(lambda: client.kv.get(term_key(key)).value is None)
+    assert leader(client, key) is None
 
 
 def test_when_on_lost_has_returned_the_work_is_over(stand: Stand, make_client: MakeClient) -> None:

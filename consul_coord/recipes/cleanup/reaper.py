@@ -31,6 +31,7 @@ from consul_coord.recipes.cleanup.tasks import (
     AtKey,
     DestroySession,
     GiveBack,
+    RemoveNote,
     StraySession,
     Sweep,
     is_by,
@@ -63,6 +64,17 @@ class _Entry:
         finally:
             over.set()
             self.tries.remove(over)
+
+
+def _turn(entry: _Entry) -> int:
+    """Return when a closing client tries a task: it destroys sessions last, but for what waits for that."""
+    match entry.task:
+        case RemoveNote(guard=guard) if guard:
+            return 2
+        case DestroySession():
+            return 1
+        case _:
+            return 0
 
 
 class Reaper:
@@ -192,7 +204,8 @@ class Reaper:
     async def finish(self, io: IO, *, deadline: float) -> None:
         """Try each task once more, now: the client closes. Those too that come up meanwhile.
 
-        Sessions are destroyed last, and with that the sweeps are settled: a late request is refused then.
+        Sessions are destroyed after the rest, and with that the sweeps are settled: a late request is refused
+        then. Notes that stay as long as a session has its key come last.
         Nobody renews the session of a late create: its TTL ends it, if it has one.
         """
         tried: set[_Entry] = set()
@@ -216,7 +229,7 @@ class Reaper:
     def _but(self, tried: set[_Entry]) -> deque[_Entry]:
         """Return what has not been tried yet, in the order for that."""
         left = (entry for entry in list(self._entries.values()) if entry not in tried)
-        return deque(sorted(left, key=lambda one: isinstance(one.task, DestroySession)))
+        return deque(sorted(left, key=_turn))
 
     def _next_soon(self, now: float) -> _Entry | None:
         """Return what was done without a failure, but comes again so soon that closing can wait for it."""

@@ -158,12 +158,12 @@ class RemoveKey(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RemoveNote(Value):
-    """Remove a note, or a contender, if it has a value that one unanswered write alone may have given it."""
+    """Remove a note, or a contender, if it has a value that one write alone may have given it."""
 
     key: str
     value: bytes
     guard: tuple[TxnOp, ...] = ()
-    """The conditions of the write: while they hold, it may still come."""
+    """While these conditions hold, the write may still come, or the note still says something: it stays."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Look at it, and remove it."""

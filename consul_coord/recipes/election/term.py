@@ -4,6 +4,8 @@ Rules
 - Written once a leadership, before the first write of the key.
 - Removed with the leadership, unless a later leader has written it; also if the write got no answer, or gets
   it only afterwards. As long as the key is not given back, that write may still come.
+- A leadership that has lasted too long ends before its key is given back. Its note stays until then, or
+  followers would take the index of the key, which is higher, for its term.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from consul_coord.http.retry import ask
 from consul_coord.models import TxnOp
 from consul_coord.recipes.cleanup.tasks import RemoveKey, RemoveNote
 from consul_coord.recipes.election import notes
+from consul_coord.recipes.hold.grant import OVERDUE
 
 if TYPE_CHECKING:
     from consul_coord.io import IO
@@ -52,8 +55,12 @@ class Term:
 
     def remove(self, hold: Grant) -> None:
         """Have the note of a leadership removed, unless a later leader has written it."""
+        key, noted = notes.term_key(hold.key), self._noted == hold.fence
+        if noted and hold.reason in OVERDUE:
+            value = notes.term_value(hold.session, hold.fence)
+            self._client.reaper.add(RemoveNote(key, value, hold.guard()))
+            return
         # The transaction that elected wrote it, so its index was the fence. A proclaim has written it again.
-        index = self._index if self._noted == hold.fence else hold.fence
-        self._client.reaper.add(RemoveKey(notes.term_key(hold.key), index))
+        self._client.reaper.add(RemoveKey(key, self._index if noted else hold.fence))
         if hold.fence in self._doubtful:
             self._client.reaper.add(self._doubtful[hold.fence])

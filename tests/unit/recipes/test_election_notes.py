@@ -138,6 +138,25 @@ def test_a_note_that_is_under_way_as_the_leadership_ends_is_removed() -> None:
     assert not applied
 
 
+@pytest.mark.parametrize("reason", [LossReason.MAX_HOLD, LossReason.STALLED])
+def test_the_note_of_a_stuck_leader_stays_until_its_key_is_given_back(reason: LossReason) -> None:
+    io = FakeIO()
+    core, handle = leading(io)
+    term, note = Term(core), notes.term_key("k")
+    written = entry(note, session=None, index=9, value=notes.term_value(SESSION, handle.grant.fence))
+    held = txn_done(*[entry("k", index=7)] * 2)
+    io.expect("PUT", "/v1/txn", txn_done(*[entry("k", index=7)] * 2, written))
+    io.run(term.note(io, handle.grant))
+    assert handle.grant.lose(reason)
+    term.remove(handle.grant)
+    io.expect("PUT", "/v1/txn", held, held, txn_failed((0, "failed session check")))
+    io.expect("GET", f"/v1/kv/{note}", pairs(written))
+    io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
+    io.run_spawned("reaper")
+    assert ("cas", "9") in io.requests[-1].params
+    assert not io.steps
+
+
 def test_a_note_that_was_refused_is_written_by_the_next_that_is_proclaimed() -> None:
     io = FakeIO()
     core, handle = leading(io)

@@ -471,6 +471,18 @@ def test_closing_tries_each_task_once_sessions_last_and_no_sweep(bench: Bench) -
     assert bench.reaper.pending == 0
 
 
+def test_closing_removes_what_stays_as_long_as_a_session_once_that_is_destroyed(bench: Bench) -> None:
+    bench.reaper.add(RemoveNote("k/.note", b"mine", (TxnOp.check_session("k", SESSION),)))
+    bench.reaper.add(DestroySession(SESSION))
+    bench.io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+    bench.io.expect("PUT", "/v1/txn", txn_failed((0, "session check failed")))
+    bench.io.expect("GET", "/v1/kv/k/.note", pairs(entry("k/.note", session=None, index=9, value=b"mine")))
+    bench.io.expect("DELETE", "/v1/kv/k/.note", ok(value=True))
+    bench.io.run(bench.reaper.finish(bench.io, deadline=1005.0))
+    assert (bench.reaper.pending, list(bench.io.steps)) == (0, [])
+    assert "/session/destroy/" in bench.io.paths[0]
+
+
 def test_what_has_failed_is_given_back_before_its_session_is_destroyed(bench: Bench) -> None:
     """The other way round, the key would get the lock-delay."""
     bench.give_back()
