@@ -32,6 +32,8 @@ from consul_coord.testing.simulation.rules import Rules
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.judge import Judge
@@ -90,6 +92,8 @@ class KeyRules(Rules):
         """The sessions whose contender was made while they held the key: a late copy of a request."""
         self._crowded: dict[str, float] = {}
         """When each client has waited in the queue, or passed it, that has not found it empty since."""
+        self._joined: dict[str, str] = {}
+        """Which client did so by each session."""
         self._passing: dict[str, float] = {}
         """When each client has passed the queue by a request whose answer its call may not have got."""
         self._latest_join = 0
@@ -214,7 +218,7 @@ class KeyRules(Rules):
         read = self.judge.now > self._made_at + _SINCE_ITS_LOOK
         is_held = read and self.cluster.holder(self.name) not in {"", session}
         if is_held or any(one != session for one in self._live()):
-            self._crowded[who] = self.judge.now
+            self._crowded[who], self._joined[session] = self.judge.now, who
         else:
             self._crowded.pop(who, None)
         process = self.judge.process(who)
@@ -356,7 +360,15 @@ class KeyRules(Rules):
         self._stray |= {self.cluster.holder(self.name)} & (set(self._queue) - set(before))
         if before != self._queue:
             self._queues.append((now, before))
+            self._given_up({*before} - {*self._queue, self.cluster.holder(self.name)})
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
+
+    def _given_up(self, sessions: Iterable[str]) -> None:
+        """Forget whom a client has met that may have given up before it was answered."""
+        for session in sessions:
+            who = self._joined.pop(session, "")
+            if self.judge.now < self._crowded.get(who, -math.inf) + _SINCE_ITS_LOOK:
+                del self._crowded[who]
 
     def _check_naming(self, heir: tuple[int, str]) -> None:
         """Judge a new note: who leads names one who queues."""
