@@ -67,7 +67,7 @@ class _Entry:
 
 
 def _turn(entry: _Entry) -> int:
-    """Return when a closing client tries a task: it destroys sessions last, but for what waits for that."""
+    """Return when a closing client tries a task: sessions last, then what waits for their end."""
     match entry.task:
         case RemoveNote(guard=guard) if guard:
             return 2
