@@ -514,7 +514,7 @@ class CandidateUser(Holder):
         rules, leads = self.judge.keys[self.key], hold.is_held(self.process.clock.now())
         is_wrong = {
             "": leads or (was_held and not is_named and rules.heir_named_at(heir) < since),
-            "that does not queue": rules.has_queued_since(heir, since),
+            "that does not queue": self.judge.permits and rules.has_queued_since(heir, since),
             "the queue kept changing": rules.is_unchanged_since(since),
             "this does not lead": leads,
         }.get(said, self.judge.permits)
