@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import PermissionDenied
-from consul_coord.events import Elected, Failed, Lost
+from consul_coord.events import Elected, Failed, Lost, Resigned
+from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, KVPair, LossReason, SessionSpec
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.election import asking
@@ -28,6 +29,14 @@ TICK = 0.125
 REFUSED = PermissionDenied("denied", method="PUT", path="/v1/txn", status=403)
 LEADS = "leads"
 LED = "was elected, and has lost that by now"
+RESIGNS = "leads, and resigns"
+
+
+class Twice(Signal):
+    """One that two threads raise at once."""
+
+    def subscribe(self, callback: Callable[[], object]) -> Callable[[], object]:
+        return super().subscribe(lambda: (callback(), callback()))
 
 
 class Scripted(Candidacy):
@@ -71,8 +80,13 @@ class Scripted(Candidacy):
         def end() -> None:
             if self.aside:
                 self.stand_aside(self.aside)
-            handle.grant.lose(LossReason.KEY_DELETED)
+            if what is RESIGNS:
+                handle.grant.begin_release()
+                handle.grant.wake()
+            else:
+                handle.grant.lose(LossReason.KEY_DELETED)
 
+        handle.grant.over = Twice()
         if what is LED:
             end()
         else:
@@ -122,6 +136,12 @@ def test_no_election_is_reported_after_the_loss_of_what_it_has_won() -> None:
     Scripted(io, LED, LEADS, REFUSED, aside=TICK).pauses()
     told = [type(event) for event in io.events if isinstance(event, Elected | Lost)]
     assert told == [Lost, Elected, Lost]
+
+
+def test_a_resignation_is_reported_once() -> None:
+    io = FakeIO()
+    Scripted(io, RESIGNS, LEADS, RESIGNS, REFUSED).pauses()
+    assert len(io.seen(Resigned)) == 2
 
 
 def test_a_refusal_is_reported_when_it_is_a_new_one_and_the_candidate_still_stands() -> None:

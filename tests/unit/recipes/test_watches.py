@@ -404,7 +404,8 @@ class KeyOfHold:
 
     def __init__(self, key: str, *along: KeyOfHold, directory: str | None = None) -> None:
         self.key, self.along, self.directory = key, along, directory
-        self.over = Signal()
+        self.listened_to = Counted()
+        self.over: Signal = self.listened_to
         self.kept: Any = None
         self.seen_as: list[tuple[int, bool]] = []
 
@@ -420,6 +421,7 @@ def followed(waits: Waits, hold: KeyOfHold) -> None:
     assert {
         request.path for request in waits.io.requests if ("consistent", "") not in request.params
     } == set()
+    assert not hold.listened_to.listening, "each watch would leave one more"
 
 
 def test_the_other_keys_of_a_hold_are_looked_at_whenever_its_query_has_ended() -> None:
