@@ -14,6 +14,7 @@ from consul_coord.events import Cleaned, Failed, Released
 from consul_coord.http.backoff import LONGEST_PAUSE
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, ReleaseOutcome, SessionSpec, TxnOp
+from consul_coord.recipes.cleanup.reaper import Reaper
 from consul_coord.recipes.cleanup.tasks import (
     SWEEPS,
     DestroySession,
@@ -631,3 +632,28 @@ def test_a_hand_over_waits_for_a_try_that_is_under_way_as_long_as_that_may_take(
     bench.io.run(bench.reaper.let_go(bench.io, SESSION, deadline=began + 5.0))
     assert bench.io.time == began + waited
     assert not bench.reaper.tasks
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("task", "is_left"),
+    [
+        (RemoveKey(CONTENDER.removeprefix("/v1/kv/")), True),
+        (RemoveKey(CONTENDER.removeprefix("/v1/kv/"), 7), False),  # as another saw it, whose it is not
+        (RemoveKey(f"k/.wait/{OTHER}"), False),
+        (RemoveNote("k/.note", b"mine"), False),
+    ],
+    ids=repr,
+)
+def test_what_acts_as_a_session_is_left_undone_once_that_is_another_clients(
+    task: RemoveKey | RemoveNote, *, is_left: bool, later: bool
+) -> None:
+    io, handed_over = FakeIO(), set[str]()
+    reaper = Reaper(io, timeout=10.0, closing=Signal(), handed_over=handed_over)
+    if later:
+        handed_over.add(SESSION)
+        reaper.add(task)
+    else:
+        reaper.add(task)
+        reaper.drop(SESSION)
+    assert reaper.tasks == ([] if is_left else [task])
