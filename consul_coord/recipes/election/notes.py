@@ -18,8 +18,9 @@ Rules
   it.
 - It counts only while the heir queues, and until a candidate holds the key that got it after the note was
   written.
-- The transaction that elects writes the term's note. The end of the leadership deletes it. It stays until the
-  next election after a crash, and where its own election got no answer.
+- The transaction that elects writes the term's note. It is deleted at the end of the leadership, and if the
+  leader has written the key, not before that is given back. It stays until the next election after a crash,
+  and where its own election got no answer.
 - The term in it counts only while the session that it names holds the key. Without one, the term is the
   ModifyIndex of the key: that of the election, as long as no client has written the key since.
 """

@@ -84,29 +84,44 @@ def test_the_term_is_told_by_the_note_of_this_leader_else_by_the_key(value: byte
 
 
 @pytest.mark.parametrize("looks", [0, 2])
-def test_the_note_of_a_term_that_got_no_answer_is_removed_after_the_leadership(looks: int) -> None:
-    """It may have been applied, and would stay until the next election.
-
-    It may also still come, as long as the key is not given back.
-    """
+@pytest.mark.parametrize("answered", [False, True])
+def test_the_note_of_a_term_is_removed_once_the_key_is_given_back(*, answered: bool, looks: int) -> None:
+    """Until then it tells the term, or may still come, if its write got no answer."""
     io = FakeIO()
     core, handle = leading(io)
     term, note = Term(core), notes.term_key("k")
-    io.expect("PUT", "/v1/txn", lost(), *[unreachable()] * 100)
-    with pytest.raises(TransportError):
-        io.run(term.note(io, handle.grant))
-    io.steps.clear()
-    term.remove(handle.grant)
-    io.expect("DELETE", f"/v1/kv/{note}", ok(value=False))  # it is no longer as the election wrote it
     written = entry(note, session=None, index=9, value=notes.term_value(SESSION, handle.grant.fence))
-    lets_through, given_back = txn_done(*[entry("k", index=7)] * 2), txn_failed((0, "failed session check"))
-    io.expect("PUT", "/v1/txn", *[lets_through] * looks, given_back)
+    held, given_back = [entry("k", index=7)] * 2, txn_failed((0, "failed session check"))
+    if answered:
+        io.expect("PUT", "/v1/txn", txn_done(*held, written))
+        io.run(term.note(io, handle.grant))
+    else:
+        io.expect("PUT", "/v1/txn", lost(), *[unreachable()] * 100)
+        with pytest.raises(TransportError):
+            io.run(term.note(io, handle.grant))
+        io.steps.clear()
+    began = io.time
+    term.remove(handle.grant)
+    if not answered:
+        io.expect("DELETE", f"/v1/kv/{note}", ok(value=False))  # it is no longer as the election wrote it
+    io.expect("PUT", "/v1/txn", *[txn_done(*held)] * looks, given_back)
     io.expect("GET", f"/v1/kv/{note}", pairs(written))
     io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
     io.run_spawned("reaper")
     assert ("cas", "9") in io.requests[-1].params
     assert not io.steps
-    assert io.sent_at[-1] - io.sent_at[-4 - looks] == looks * SWEEPS[0]
+    assert io.sent_at[-1] == pytest.approx(began + (1 + looks) * SWEEPS[0], abs=0.1)
+
+
+def test_the_note_of_an_election_is_removed_as_that_has_written_it() -> None:
+    io = FakeIO()
+    core, handle = leading(io)
+    note = notes.term_key("k")
+    Term(core).remove(handle.grant)
+    io.shown[note] = [handle.grant.fence]
+    io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
+    io.run_spawned("reaper")
+    assert ("cas", str(handle.grant.fence)) in io.requests[-1].params
 
 
 def test_a_note_that_is_under_way_as_the_leadership_ends_is_removed() -> None:
@@ -138,25 +153,6 @@ def test_a_note_that_is_under_way_as_the_leadership_ends_is_removed() -> None:
     assert not applied
 
 
-@pytest.mark.parametrize("reason", [LossReason.MAX_HOLD, LossReason.STALLED])
-def test_the_note_of_a_stuck_leader_stays_until_its_key_is_given_back(reason: LossReason) -> None:
-    io = FakeIO()
-    core, handle = leading(io)
-    term, note = Term(core), notes.term_key("k")
-    written = entry(note, session=None, index=9, value=notes.term_value(SESSION, handle.grant.fence))
-    held = txn_done(*[entry("k", index=7)] * 2)
-    io.expect("PUT", "/v1/txn", txn_done(*[entry("k", index=7)] * 2, written))
-    io.run(term.note(io, handle.grant))
-    assert handle.grant.lose(reason)
-    term.remove(handle.grant)
-    io.expect("PUT", "/v1/txn", held, held, txn_failed((0, "failed session check")))
-    io.expect("GET", f"/v1/kv/{note}", pairs(written))
-    io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
-    io.run_spawned("reaper")
-    assert ("cas", "9") in io.requests[-1].params
-    assert not io.steps
-
-
 def test_a_note_that_was_refused_is_written_by_the_next_that_is_proclaimed() -> None:
     io = FakeIO()
     core, handle = leading(io)
@@ -167,19 +163,6 @@ def test_a_note_that_was_refused_is_written_by_the_next_that_is_proclaimed() -> 
     for _ in range(3):
         io.run(term.note(io, handle.grant))
     assert not io.steps
-
-
-def test_the_note_is_removed_as_it_was_written() -> None:
-    """Its transaction also answers for the key, by another index."""
-    io = FakeIO()
-    core, handle = leading(io)
-    term, note = Term(core), notes.term_key("k")
-    io.expect("PUT", "/v1/txn", txn_done(*[entry("k", index=7)] * 2, entry(note, session=None, index=9)))
-    io.run(term.note(io, handle.grant))
-    term.remove(handle.grant)
-    io.expect("DELETE", f"/v1/kv/{note}", ok(value=True))
-    io.run_spawned("reaper")
-    assert ("cas", "9") in io.requests[-1].params
 
 
 def test_who_asks_for_the_end_of_a_leadership_whose_lease_is_over_is_called_at_once() -> None:
