@@ -329,6 +329,7 @@ def test_an_outage_has_lasted_since_the_last_contact_with_whichever_session(benc
     bench.io.expect("PUT", CREATE, ok({"ID": OTHER}))
     bench.io.run(bench.io.sleep(4.0))
     other = bench.io.run(bench.core.sessions.create(bench.io, SessionSpec(ttl=TTL)))
+    first_handle, _ = bench.handle, bench.grant(other)  # a hold that nobody refers to is given back
     bench.io.expect("PUT", RENEW, *[unreachable()] * 3)
     bench.end_at(bench.kept.lease.sent_at + 6.1)
     bench.keep()
@@ -336,6 +337,8 @@ def test_an_outage_has_lasted_since_the_last_contact_with_whichever_session(benc
     (first, *_) = bench.io.seen(Jeopardy)
     assert other.lease.sent_at == 1004.0
     assert began.silent == pytest.approx(2.0)
+    assert began.remaining == pytest.approx(first_handle.grant.valid_until - 1006.0, abs=0.2)
+    assert first_handle.grant.valid_until < other.lease.valid_until - 3.0
     assert first.silent == pytest.approx(6.0)
 
 
