@@ -116,7 +116,7 @@ BROUGHT: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "cookies of replies": ({}, "cookie", ["", "stick=2"]),
     "a login": ({"auth": ("us", "pw")}, "authorization", ["Basic dXM6cHc=", "Basic dXM6cHc="]),
 }
-"""What a client of httpx is made with, and what of it the server gets with two requests."""
+"""Settings of an httpx client, where the server looks for them, and what it finds in each of two requests."""
 
 
 @pytest.mark.parametrize("what", BROUGHT)

@@ -67,7 +67,7 @@ class _Entry:
 
 
 def _turn(entry: _Entry) -> int:
-    """Return when a closing client tries a task: sessions last, then what waits for their end."""
+    """Return the turn of a task as the client closes: sessions come last, then what needs their end."""
     match entry.task:
         case RemoveNote(guard=guard) if guard:
             return 2

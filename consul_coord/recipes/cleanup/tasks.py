@@ -163,7 +163,7 @@ class RemoveNote(Value):
     key: str
     value: bytes
     guard: tuple[TxnOp, ...] = ()
-    """While these conditions hold, the write may still come, or the note still says something: it stays."""
+    """While these conditions hold, the note stays: it is needed, or its write may still come."""
 
     async def step(self, io: IO, *, deadline: float) -> float | None:
         """Look at it, and remove it."""

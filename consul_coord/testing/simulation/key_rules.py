@@ -93,7 +93,7 @@ class KeyRules(Rules):
         self._crowded: dict[str, float] = {}
         """When each client has waited in the queue, or passed it, that has not found it empty since."""
         self._joined: dict[str, str] = {}
-        """Which client did so by each session."""
+        """The client that has queued with each session."""
         self._passing: dict[str, float] = {}
         """When each client has passed the queue by a request whose answer its call may not have got."""
         self._latest_join = 0
@@ -364,7 +364,7 @@ class KeyRules(Rules):
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
 
     def _given_up(self, sessions: Iterable[str]) -> None:
-        """Forget whom a client has met that may have given up before it was answered."""
+        """Forget that a client has met others, if its call may have ended before the join was answered."""
         for session in sessions:
             who = self._joined.pop(session, "")
             if self.judge.now < self._crowded.get(who, -math.inf) + _SINCE_ITS_LOOK:

@@ -80,7 +80,7 @@ PACE = 2.0
 MOST_SENT = 300
 """Requests of one process in so many seconds: more than twice what the busiest of a hundred runs needs."""
 ACTS_AMID = 150
-"""So many more, where operators also act amid requests, and each of these acts costs further ones."""
+"""So many more, where operators also act amid requests: each act costs further requests."""
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 STILL = 10.0

@@ -42,7 +42,7 @@ class SimAgent:
         return not (self.stray or self.gone or self.silent)
 
     def admit(self, action: Callable[[], object], *, late: Callable[[], object] | None = None) -> None:
-        """Do something now, or, when it is not silent any more, that or ``late``."""
+        """Do something now. A silent agent does it when it goes on, or ``late`` instead."""
         if self.silent:
             self._kept.append(late or action)
         else:

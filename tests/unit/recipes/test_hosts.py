@@ -843,7 +843,7 @@ async def nothing(_: IO) -> None:
 @BACKENDS
 @pytest.mark.parametrize("when", ["just before the stop", "just after it", "when all is over"])
 def test_of_what_is_handed_over_as_the_background_stops_the_end_is_told(backend: str, when: str) -> None:
-    """Whoever waits for it would wait for ever."""
+    """Otherwise its waiters would wait for ever."""
 
     async def main() -> None:
         host = AsyncHost(clock=SystemClock(), observer=None)

@@ -296,7 +296,7 @@ def test_a_note_is_removed_as_the_present_leader_has_it_if_it_is_ones_own(
     assert (bench.reaper.pending, list(bench.io.steps)) == (0, [])
 
 
-def test_a_note_that_may_still_be_written_is_looked_at_again_until_it_can_not(bench: Bench) -> None:
+def test_a_note_that_may_still_be_written_is_looked_at_again(bench: Bench) -> None:
     bench.reaper.add(RemoveNote("k/.note", b"mine", (TxnOp.check_session("k", SESSION),)))
     bench.io.expect("PUT", "/v1/txn", txn_done(entry("k")), txn_failed((0, "session check failed")))
     bench.io.expect("GET", "/v1/kv/k/.note", pairs(entry("k/.note", session=None, index=9, value=b"mine")))
