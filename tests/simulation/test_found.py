@@ -308,10 +308,10 @@ def test_a_leadership_leaves_no_note_of_its_term(scene: Scene, proclaims: int) -
             await asking.proclaim(io, candidacy, hold, f"value {number}".encode())
         assert scene.world.cluster.entry(term) is not None
         await asking.stop(io, candidacy, timeout=1.0)
-        await io.sleep(1.0)
+        await io.sleep(1.5)
         assert scene.world.cluster.entry(term) is None
 
-    scene.play(program, seconds=3.0)
+    scene.play(program, seconds=4.0)
 
 
 def test_a_late_note_of_an_earlier_term_is_none_of_a_later_leadership(scene: Scene) -> None:
