@@ -195,7 +195,7 @@ class Answers:
         if timeout and blocker.session is not None and blocker.position is not None and len(rules) == 1:
             asked = -math.inf if queued_before else since - BEFORE
             self._check_place(process, rules[0], error, since=since, asked=asked)
-            if took >= AT_ONCE:
+            if timeout >= AT_ONCE:  # a shorter one has no time to read it
                 self._check_nodes(process, rules[0], error, since=since)
         # One that queues in its own client has read nothing.
         has_read = queued_before or blocker.kind == "held"
