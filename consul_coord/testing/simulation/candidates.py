@@ -112,7 +112,8 @@ class CandidateUser(Holder):
         self._office = Office(self)
         self._sighting: Sighting | None = None
         self._eyes: CandidateEyes | None = None
-        self._resigning: PendingCall | None = None
+        self._resigning: list[PendingCall] = []
+        """The resignations that it owes, each for a reason of its own."""
         self._ill_since = math.inf
         """Since when its health has been bad, the true time."""
         self._doomed: list[Grant | None] = []
@@ -154,7 +155,8 @@ class CandidateUser(Holder):
             self.judge.see("low priority elected")
         if not (self.healed() or self._manner) and self.rng.chance(0.1):
             promises = self.judge.promises
-            self._resigning = promises.due(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
+            failed = promises.due(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
+            self._resigning.append(failed)
             raise self._err("on_elected")
 
     def _err(self, where: str) -> ClumsyUser:
@@ -181,8 +183,8 @@ class CandidateUser(Holder):
 
     def lost(self) -> None:
         """Take note that it leads no more."""
-        if self._resigning is not None:
-            self.judge.promises.ended(self._resigning)
+        while self._resigning:
+            self.judge.promises.ended(self._resigning.pop())
         if not self.healed() and self.more.chance(ENDS_BADLY):
             raise self._err("on_lost")
 
@@ -235,7 +237,7 @@ class CandidateUser(Holder):
         candidacy, promises = self._candidacy, self.judge.promises
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
             within = RESIGNED_WITHIN + self._office.busy_for
-            self._resigning = promises.due(self.process, "resigns, as it is ill,", within)
+            self._resigning.append(promises.due(self.process, "resigns, as it is ill,", within))
             self._doomed.append(candidacy.hold)
             if fails:
                 self._office.stuck_in = candidacy.hold

@@ -4,7 +4,7 @@ Rules
 - A candidate names the leader: itself while it leads, and never once that is over. Any other leader that it
   names had the key in that term, and not longer ago than it says.
 - ``on_change`` reports each leader once, and no value that never was. It reports no term after a later one,
-  also where an old leader of the servers answers.
+  also where an old leader of the servers answers; only its own, when its grant comes late.
 - A candidate that says that Consul does not answer has heard nothing for a while.
 - A candidate that nothing keeps aside queues or leads, whatever has failed before; one of low priority if
   nobody else does. It shows the leader that ``on_change`` has reported last.
@@ -149,11 +149,13 @@ class CandidateEyes:
             self._check_nobody()
         if leader is None or not self._judges_terms:
             return
-        if leader.term < self._latest:
+        # Its own grant may come late: it is over then, and known to be in a moment.
+        claim = self._rules.claim(leader.term)
+        if leader.term < self._latest and (claim is None or claim.process is not self._process):
             self._convict(f"reports term {leader.term} after {self._latest}")
         if not self._rules.showed(leader.session, leader.value):
             self._convict(f"reports the value {leader.value!r} of {short(leader.session)}, which never was")
-        self._latest = leader.term
+        self._latest = max(self._latest, leader.term)
 
     def _check_nobody(self) -> None:
         """Judge a report that nobody is known to lead: not while the leader can be asked for."""

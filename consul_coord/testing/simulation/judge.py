@@ -247,6 +247,10 @@ class Judge:
         """Return whether a process runs, with a client that is open."""
         return not (self._processes[name].crashed or self._processes[name].core.closing.is_set())
 
+    def running(self) -> list[Process]:
+        """Return the processes that run, with a client that is open."""
+        return [process for name, process in self._processes.items() if self.in_use(name)]
+
     def in_care(self, session: str) -> bool:
         """Return whether a client that runs takes care of a session."""
         return self.carer(session) is not None

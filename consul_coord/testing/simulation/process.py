@@ -335,9 +335,11 @@ class WatchedReaper(Reaper):
         self._judge.counts.see(f"reaper: {type(task).__name__}")
         super().add(task, after=after)
 
-    async def _do(self, io: IO, entry: Any, *, deadline: float) -> None:  # noqa: ANN401 - private there
+    async def _do(self, io: Any, entry: Any, *, deadline: float) -> None:  # noqa: ANN401 - private there
         self._judge.duty = type(entry.task).__name__
+        io.task.wants_present = True  # what an old leader shows would be left behind
         await super()._do(io, entry, deadline=deadline)
+        io.task.wants_present = False
 
 
 class _Alarm:

@@ -63,7 +63,7 @@ ASKS_FOR = 20.0
 UNLOCKED_WITHIN = 10.0
 """Seconds after a failure within which a release may not have been answered: it is tried once more then."""
 GONE_WITHIN = 3.0
-"""Seconds after which a session that was closed is gone, once requests are answered."""
+"""Seconds after which a session that was closed or let go is gone, once requests are answered."""
 LOOK = 0.2
 """Seconds between two looks at these."""
 JUST = 1e-3
@@ -116,6 +116,10 @@ class SessionRules:
         """When each process has heard of a blocking query last: the next one lets a renewal go first."""
         self._closed: dict[str, tuple[Process, float]] = {}
         """The sessions that users have closed, or are closing: in which process, and since when."""
+        self._in_care: dict[str, tuple[Process, KeptSession]] = {}
+        """The sessions that each process keeps, and has to destroy."""
+        self._let_go: dict[str, tuple[Process, float]] = {}
+        """Those that it keeps no more, and since when that is known."""
         self._next_look = 0.0
         self.handed_over = set[str]()
         """Sessions that were handed over, and that nobody has begun to resume."""
@@ -215,23 +219,44 @@ class SessionRules:
         self._closed[session] = process, self._judge.now
 
     def look(self) -> None:
-        """Judge whether the sessions that were closed are gone."""
-        now, promises = self._judge.now, self._judge.promises
-        if not self._closed or now < self._next_look:
+        """Judge whether the sessions that were closed or let go are gone."""
+        now = self._judge.now
+        if now < self._next_look:
             return
         self._next_look = now + LOOK
-        for session, (process, at) in list(self._closed.items()):
-            is_over = (
-                not self._judge.cluster.lives(session) or process.crashed or process.core.closing.is_set()
-            )
-            if is_over:
-                del self._closed[session]
-                continue
-            answered_from = promises.contact(process.name).answered_from
-            since = max(at, answered_from, promises.undisturbed_since(process))
-            if process.able and now > since + GONE_WITHIN * self._judge.stretch:
-                text = f"{process.name} has closed {short(session)}, which goes on for {now - at:.1f} s"
-                self._judge.convict("nothing left", text)
+        self._look_after()
+        for what, sessions in (("has closed", self._closed), ("has let go of", self._let_go)):
+            for session, (process, at) in list(sessions.items()):
+                if self._is_settled(process, session):
+                    del sessions[session]
+                elif self._is_overdue(process, at):
+                    text = f"{process.name} {what} {short(session)}, which goes on for {now - at:.1f} s"
+                    self._judge.convict("nothing left", text)
+
+    def _look_after(self) -> None:
+        """Find the sessions that their clients keep no more; some are in another's care then, or will be."""
+        for process in self._judge.running():
+            for kept in process.core.sessions:
+                if kept.ours_to_destroy:
+                    self._in_care[kept.id] = process, kept
+        for session, (process, kept) in list(self._in_care.items()):
+            if process.core.sessions.get(session) is not kept:
+                del self._in_care[session]
+                self._let_go[session] = process, self._judge.now
+        for session in list(self._let_go):
+            if session in self.handed_over or self._judge.in_care(session):
+                del self._let_go[session]
+
+    def _is_settled(self, process: Process, session: str) -> bool:
+        """Return whether a session has ended, or is left to the closing of its client."""
+        return not self._judge.cluster.lives(session) or process.crashed or process.core.closing.is_set()
+
+    def _is_overdue(self, process: Process, at: float) -> bool:
+        """Return whether its process has had the time to destroy what it closed or let go at that time."""
+        promises = self._judge.promises
+        answered_from = promises.contact(process.name).answered_from
+        since = max(at, answered_from, promises.undisturbed_since(process))
+        return process.able and self._judge.now > since + GONE_WITHIN * self._judge.stretch
 
     def _check_destroyed(self, process: Process, session: str) -> None:
         judge = self._judge
