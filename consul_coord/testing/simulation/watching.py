@@ -2,7 +2,7 @@
 
 Rules
 - Soon after each change, a watch has given the present state, as long as its client can ask.
-- A watch ends at once when its user ends it, or with the error of a refusal.
+- A watch ends at once when its user ends it, or with the error of a refusal. Some users only ask no more.
 - A watch gives no state twice in a row. The members that it names as new, gone or changed are exactly those
   that differ from the state before.
 """
@@ -47,6 +47,8 @@ VERY_LONG, LONG_SHARE = 40.0, 0.3
 them what they have missed."""
 ASKS_SHARE = 0.3
 """After so many of the news a watcher asks, besides."""
+DROPS_SHARE = 0.1
+"""After so many it asks for no more, and does not say so, as who leaves a loop."""
 CALM_WATCH = 4.0
 """The same where all is well."""
 
@@ -103,11 +105,10 @@ class Watcher(Holder):
                 finally:
                     promises.ended(calls.pop())
                 if found is not None:
-                    self.judge.see("watched")
                     self._take(sighting, found.value, before)
                     before = [found.value]
-                    if self.rng.chance(ASKS_SHARE):
-                        await self._look_round(io, self.of)
+                    if not await self._goes_on(io):
+                        return
                 elif not over.is_set():
                     self.judge.convict(
                         "sight", f"{process.name}'s watch of {self.of} ends, and nobody has ended it"
@@ -121,6 +122,16 @@ class Watcher(Holder):
         finally:
             call_off()
             promises.follows_no_more(sighting)
+
+    async def _goes_on(self, io: SimIO) -> bool:
+        """Do what a user does between two news; returns whether he wants the next one."""
+        self.judge.see("watched")
+        if self.rng.chance(ASKS_SHARE):
+            await self._look_round(io, self.of)
+        if self.more.chance(DROPS_SHARE):
+            self.judge.see("watch dropped")
+            return False
+        return True
 
     def _in_time(self, stop: Callable[[], object], seconds: float) -> Callable[[], None]:
         """Have a watch stopped after so long, or when all is healed if that is very long.
