@@ -243,6 +243,9 @@ class SessionRules:
             if process.core.sessions.get(session) is not kept:
                 del self._in_care[session]
                 self._let_go[session] = process, self._judge.now
+                if kept.lease.ended_by is LossReason.SESSION_GONE and self._judge.cluster.lives(session):
+                    text = f"{process.name} takes {short(session)} for gone, and it lives"
+                    self._judge.convict("cause", text)
         for session in list(self._let_go):
             if session in self.handed_over or self._judge.in_care(session):
                 del self._let_go[session]
