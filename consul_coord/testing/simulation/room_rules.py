@@ -98,7 +98,12 @@ class RoomRules:
     def _is_kept_waiting(self, who: str, hold: Grant) -> bool:
         """Return whether a process has a query under way that is for something other than this hold."""
         asked = [sock.asks for sock in self._room.places if sock.who == who and sock.asks]
-        below = [thing for thing in asked if thing.endswith("/") and hold.key.startswith(thing)]
+        # Holds share the query of a folder. But that of a semaphore is its waiters'.
+        below = [
+            thing
+            for thing in asked
+            if thing.endswith("/") and hold.key.startswith(thing) and thing[:-1] not in self._judge.rules
+        ]
         return not set(asked) <= {hold.key, hold.session, *below}
 
     def sent(self, process: Process, request: Request) -> None:
