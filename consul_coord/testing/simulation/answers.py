@@ -58,6 +58,8 @@ ACQUIRE = 3
 """Requests of an acquire that need not wait: one, two in a queue, and one for a new session."""
 OWN = 1
 """Writes of its own that are no reason for further requests."""
+FIRST_TRIES = 4
+"""Requests more of one that waits: in a lock-delay its first tries follow each other soon."""
 STABLE = 1.5
 """Seconds after which a waiter has read who holds."""
 LAST_PAUSE = 1.2
@@ -345,7 +347,7 @@ class Answers:
 
     def paid_for_waiting(self, process: Process, what: str, *, sent: int, writes: int, took: float) -> None:
         """Likewise, of a call that may have waited while others wrote so much."""
-        waited = 2 + 5 * took if took > AT_ONCE else 0
+        waited = FIRST_TRIES + 5 * took if took > AT_ONCE else 0
         self.paid(process, what, sent=sent, most=ACQUIRE + 2 * max(0, writes - OWN) + waited)
 
     def led(self, key: str, info: LeaderInfo | None, *, since: float) -> None:
