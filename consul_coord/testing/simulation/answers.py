@@ -27,6 +27,7 @@ import math
 from typing import TYPE_CHECKING
 
 from consul_coord.errors import TxnFailed
+from consul_coord.http.transport.limit import MOST
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.testing.simulation.chaos import OLD_FOR
@@ -87,6 +88,8 @@ class Answers:
         """Whether servers refuse requests now and then, as the session has just ended."""
         self._calm = plan.calm
         self._names_holders = plan.calm or plan.has_only_acts
+        # A new connection that ends without a reply is taken for a sign of the limit: the next may come late.
+        self._before = BEFORE + MOST if plan.connections else BEFORE
         # A client may hang up before it has read a late reply, which the wire has seen.
         self._early = math.inf if plan.connections else EARLY
         self._overwritten = bool({"overwrite", "rewrite record", "overwrite contender"} & plan.chaos.keys())
@@ -102,7 +105,7 @@ class Answers:
         """Return whether something has gone wrong for a process since then, or shortly before."""
         return (
             not (self._serves and process.able)
-            or self._judge.promises.troubled(process.name) >= since - BEFORE
+            or self._judge.promises.troubled(process.name) >= since - self._before
             or process.awake_since >= since - BEFORE
             or process.core.closing.is_set()
         )

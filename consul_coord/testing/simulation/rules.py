@@ -205,11 +205,10 @@ class Rules(ABC):
             judge.convict("fences", f"{claim}: the server gave nothing to that session under that fence")
         hold = claim.reference()
         # What an operator has ended since may be told late; whether that is so is judged as any loss is. So
-        # may a lease that ran out while the process stood still.
-        process = claim.process
-        age = 0.0 if hold is None else process.clock.now() - hold.granted_at
-        stood_still = process.awake_since > judge.now - age
-        lost = hold is not None and hold.reason not in ({None} if stood_still else {None, LossReason.EXPIRED})
+        # may a lease that has run out since.
+        lost = hold is not None and hold.reason is not None
+        if hold is not None and hold.reason is LossReason.EXPIRED:
+            lost = hold.granted_at < claim.lease.valid_until
         if not (claim.believed() or lost or claim.left):
             judge.convict("granted", f"{claim} was over before it began")
         self.claims.append(claim)
