@@ -190,8 +190,8 @@ class Answers:
         patience = judge.promises.contact(process.name).patience()
         asked = since if self.excused(process, since=since) else max(since, judge.now - STABLE)
         asked -= NOTICED_WITHIN + patience + self._behind
-        if blocker.kind == "unreachable":
-            asked = -math.inf  # it is said to be what was seen last
+        if blocker.kind == "unreachable" or process.awake_since > asked:
+            asked = -math.inf  # it is said to be what was seen last, perhaps before the process stood still
         for holder in blocker.holders:
             if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
                 text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"
