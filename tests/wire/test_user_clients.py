@@ -437,6 +437,10 @@ def helped(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return timeouts
 
 
+WAITED = 0.6
+"""Seconds for which a reply is waited for."""
+
+
 @pytest.fixture
 def warm(serve: Serve) -> Iterator[Callable[..., Transport]]:
     """Return a function that makes a transport whose connection was used once; then ``answer`` has it."""
@@ -469,6 +473,40 @@ def test_over_a_kept_connection_the_caller_makes_the_call(
     for _ in range(10):
         assert transport.send(CAS, timeout=PATIENCE).body == b"true"
     assert len(helped) == 1
+
+
+def test_where_httpx_does_not_show_its_transports_a_helper_makes_the_call(
+    helped: list[float], monkeypatch: pytest.MonkeyPatch, warm: Callable[..., Transport]
+) -> None:
+    """It has no public name for them, so a later version may not have the one that is used."""
+    transport_for: Callable[..., httpx.BaseTransport] = httpx.Client._transport_for_url
+
+    def send(self: httpx.Client, request: httpx.Request) -> httpx.Response:
+        response = transport_for(self, request.url).handle_request(request)
+        response.request = request
+        return response
+
+    monkeypatch.setattr(httpx.Client, "_send_single_request", send)
+    monkeypatch.delattr(httpx.Client, "_transport_for_url")
+    transport = warm(always(OK))
+    assert transport.send(CAS, timeout=PATIENCE).body == b"true"
+    assert len(helped) == 2
+
+
+def test_a_call_that_waits_for_its_reply_costs_no_time_of_the_processor(
+    warm: Callable[..., Transport],
+) -> None:
+    """The watcher of its deadline sleeps."""
+
+    def late(peer: Peer) -> None:
+        peer.request()
+        time.sleep(WAITED)  # time itself: it is what the call waits for
+        peer.send(OK)
+
+    transport = warm(late)
+    spent = time.process_time()
+    assert transport.send(CAS, timeout=PATIENCE).body == b"true"
+    assert time.process_time() - spent < WAITED / 3
 
 
 def test_where_all_connections_of_the_client_are_in_use_one_is_waited_for(

@@ -87,6 +87,15 @@ def test_a_parked_connection_is_used_again_once_its_reply_is_whole(pool: Pool, p
     assert pool.take(0.0) is pair.link
 
 
+def test_a_child_process_lets_go_of_a_parked_connection(pool: Pool, pair: Pair) -> None:
+    pool.open.add(pair.link)
+    pair.link.in_use = True
+    parked(pool, pair)
+    pool.forget()
+    assert pair.link.sock.fileno() < 0
+    pair.agent.sendall(REPLY)  # its parent's is still open
+
+
 ENDS: dict[str, Callable[[Pair], object]] = {
     "reset": Pair.reset,
     "closed": lambda pair: pair.agent.close(),

@@ -744,6 +744,7 @@ def test_an_outside_session_is_renewed_first_and_never_destroyed() -> None:
     bench, kept = outside(lambda b: b.io.expect("PUT", RENEW, ok([session_json(OTHER, ttl="10s")])))
     assert kept.lease.longest == pytest.approx(9.5)
     assert [each.recovered for each in bench.io.seen(Renewed)] == [False], "there was no trouble"
+    assert bench.io.seen(SessionDiffers) == [], "nobody here has asked for its settings"
     bench.core.sessions.end(kept, LossReason.EXPIRED)
     assert bench.core.reaper.pending == 0
 

@@ -560,3 +560,17 @@ def test_a_few_sessions_whose_holds_share_readings_have_a_query_and_make_room_fo
     last.kept = sessions[3]
     shared.waits.watch(shared.io, last)
     assert watched() == ["watch session 1", "watch session 3"]
+
+
+def test_the_query_for_a_session_gives_its_place_back(shared: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = KeyOfHold("k")
+    hold.kept = SimpleNamespace(id="0", over=Counted())
+    shared.waits.watch(shared.io, hold)
+    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")], index=7))
+    shared.io.expect("GET", "/v1/session/info/0", ok([session("0")], index=7), takes=50.0)
+    shared.io.at(1010.0, hold.kept.over.set)
+    shared.io.run_spawned("watch session 0")
+    hold.over.set()
+    shared.io.run_spawned("shared readings")
+    monkeypatch.setattr(engine, "MOST", 1)
+    assert shared.waits.query(object()) is not None
