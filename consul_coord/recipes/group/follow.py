@@ -11,6 +11,8 @@ Rules
   consistently. The buckets' indexes are read consistently, since an old one would hide a change for good.
 - The index of a bucket can hide a deletion once Consul has forgotten it, after 15 minutes. So a follower
   whose folder was not asked for for a while, or that starts again after a failure, lists all.
+- Who starts again looks consistently. The shared query may have told of changes that a former leader does not
+  know of, and it tells of none twice.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class MembersFollower(Follower[Members]):
 
 def _first_look(folder: Folder, *, index: int, wait: float) -> Call[Result[Members]]:  # noqa: ARG001 - a Query's
     """Return the request for the index of a folder, as a follower begins, or begins again."""
-    call = kv.keys(folder.path, separator="/")
+    call = kv.keys(folder.path, separator="/", options=CONSISTENT if folder.reports else None)
 
     def decode(response: Response) -> Result[Members]:
         result = call.decode(response)

@@ -97,6 +97,29 @@ def test_what_looks_empty_at_the_first_look_is_read_as_the_present_leader_has_it
     assert "consistent" in dict(io.requests[-1].params)
 
 
+def test_what_a_former_leader_shows_for_a_moment_is_made_up_for(bench: Bench) -> None:
+    """It sends the follower back. What the shared query has told meanwhile is not told again."""
+    other = {**entry(PLAN.key("b"), index=12), "Flags": GROUP_FLAGS}
+
+    def old(_: Request) -> Response:
+        bench.sharing.folder.hear(12, 1000.0)
+        return pairs(MEMBER, index=7)
+
+    def look(request: Request) -> Response:
+        return ok([f"{PLAN.directory}/"], index=12 if "consistent" in dict(request.params) else 7)
+
+    def listing(request: Request) -> Response:
+        return (
+            pairs(MEMBER, other, index=12) if "consistent" in dict(request.params) else pairs(MEMBER, index=7)
+        )
+
+    bench.sharing.indexes = [12, 7]
+    bench.io.expect("GET", PLACE, pairs(MEMBER, other, index=12), old, look, listing, listing)
+    assert [member.id for member in bench.seen().joined] == ["b"]
+    assert [member.id for member in bench.seen().left] == ["b"]
+    assert [member.id for member in bench.seen().joined] == ["b"]
+
+
 def test_members_that_leave_while_they_are_read_are_noticed(bench: Bench) -> None:
     def read(_: Request) -> Response:
         bench.sharing.folder.hear(0, 1000.0)

@@ -65,9 +65,7 @@ def test_a_coordination_node_is_registered_where_the_client_asks(datacenter: str
     io.expect("PUT", "/v1/catalog/register", ok(True))
     provide(io, known, SessionSpec.coordination("n"))
     assert asks(io)[0].get("dc") == datacenter
-    assert json.loads(io.requests[0].body or b"")["SkipNodeUpdate"], (
-        "another may have given its address"
-    )
+    assert json.loads(io.requests[0].body or b"")["SkipNodeUpdate"], "another may have given its address"
     assert known.coordination_nodes == {"n"}
     vet(io, known, SessionSpec.coordination("n"))
     assert len(io.requests) == 1, "a node that this client made is not looked at"
