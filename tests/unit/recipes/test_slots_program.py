@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consul_coord.errors import AcquireTimeout, LockLost, PermissionDenied, SemaphoreLimitConflict
+from consul_coord.events import Waiting
 from consul_coord.http.endpoints import kv
 from consul_coord.models import SEMAPHORE_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import DestroySession, RemoveKey
@@ -405,6 +406,7 @@ class TestTakingSeveral:
         hold = bench.acquire(permits=2)
         assert [kept.id for kept in hold.all_kept] == [THEM, AHEAD]
         assert bench.destroyed() == [US], "the other has ended by itself"
+        assert [waiting.blocker.kind for waiting in bench.io.seen(Waiting)] == ["unreachable"]
 
     def test_who_gives_up_removes_what_queues_and_keeps_both_sessions(self) -> None:
         bench = self.bench()
