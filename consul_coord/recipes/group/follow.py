@@ -11,8 +11,8 @@ Rules
   consistently. The buckets' indexes are read consistently, since an old one would hide a change for good.
 - The index of a bucket can hide a deletion once Consul has forgotten it, after 15 minutes. So a follower
   whose folder was not asked for for a while, or that starts again after a failure, lists all.
-- A follower that starts again looks consistently. The shared query may have told of changes that a former
-  leader does not know of, and it tells of none twice.
+- A follower that starts again looks consistently. The shared query may have reported changes that a former
+  leader does not know of, and it reports none twice.
 """
 
 from __future__ import annotations
