@@ -183,10 +183,14 @@ class CandidateUser(Holder):
 
     def lost(self) -> None:
         """Take note that it leads no more."""
-        while self._resigning:
-            self.judge.promises.ended(self._resigning.pop())
+        self._owes_nothing()
         if not self.healed() and self.more.chance(ENDS_BADLY):
             raise self._err("on_lost")
+
+    def _owes_nothing(self) -> None:
+        """Take note that its resignations are done, or of no more interest."""
+        while self._resigning:
+            self.judge.promises.ended(self._resigning.pop())
 
     def _changed(self, leader: LeaderInfo | None) -> None:
         self.judge.see("change of leadership seen")
@@ -318,6 +322,7 @@ class CandidateUser(Holder):
                 promises.follows_no_more(self._sighting)
             if not self.process.crashed:
                 await self._stop(io, candidacy)
+                self._owes_nothing()  # who is stopped while a call lasts hears of no end
                 office.stopped = io.now()
                 office.stopped_at = self.judge.now
                 if not led:
