@@ -338,8 +338,10 @@ class WatchedReaper(Reaper):
     async def _do(self, io: Any, entry: Any, *, deadline: float) -> None:  # noqa: ANN401 - private there
         self._judge.duty = type(entry.task).__name__
         io.task.wants_present = True  # what an old leader shows would be left behind
-        await super()._do(io, entry, deadline=deadline)
-        io.task.wants_present = False
+        try:
+            await super()._do(io, entry, deadline=deadline)
+        finally:
+            io.task.wants_present = False
 
 
 class _Alarm:

@@ -130,6 +130,8 @@ class SessionRules:
         several = plan.pools, plan.elections, plan.jobs, plan.sharing, plan.curious
         more = plan.callers + plan.keeping + sum(map(bool, several))
         self._most_failed = MOST_FAILED * (1 + more)
+        self._comes_back = "restore" in plan.chaos
+        """Whether a session may live again that had ended."""
         self._direct = plan.agents == 1 and not plan.connections
         """Whether a request is sent when its client wants it to be."""
 
@@ -243,7 +245,8 @@ class SessionRules:
             if process.core.sessions.get(session) is not kept:
                 del self._in_care[session]
                 self._let_go[session] = process, self._judge.now
-                if kept.lease.ended_by is LossReason.SESSION_GONE and self._judge.cluster.lives(session):
+                is_gone = kept.lease.ended_by is LossReason.SESSION_GONE and not self._comes_back
+                if is_gone and self._judge.cluster.lives(session):
                     text = f"{process.name} takes {short(session)} for gone, and it lives"
                     self._judge.convict("cause", text)
         for session in list(self._let_go):
