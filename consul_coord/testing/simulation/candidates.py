@@ -157,6 +157,7 @@ class CandidateUser(Holder):
             promises = self.judge.promises
             failed = promises.due(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
             self._resigning.append(failed)
+            self._doomed.append(None if self._candidacy is None else self._candidacy.hold)
             raise self._err("on_elected")
 
     def _err(self, where: str) -> ClumsyUser:
