@@ -22,7 +22,6 @@ from consul_coord import (
     ReleaseOutcome,
     Semaphore,
 )
-from consul_coord.events import TimedOut
 from consul_coord.recipes.contend import attempt
 from consul_coord.recipes.hold.holds import Holds
 from tests.lock import programs
@@ -274,13 +273,14 @@ def test_ctrl_c_amid_giving_up_leaves_nothing_though_its_traceback_is_kept(
     monkeypatch.setattr(attempt, "GIVE_UP_BUDGET", 5.0)
     rival = Lock(make_client(), site.key)
     held = rival.acquire(timeout=5)
+    give_up = attempt.Attempt._give_up
 
-    class Watching:
-        def on_event(self, event: object) -> None:
-            if isinstance(event, TimedOut):
-                struck.strike()
+    async def amid(self: attempt.Attempt) -> None:
+        struck.strike()
+        await give_up(self)
 
-    client = make_client(observer=Watching())
+    monkeypatch.setattr(attempt.Attempt, "_give_up", amid)
+    client = make_client()
     mine = Lock(client, site.key, fair=fair)
     with interrupting(client, at=0, after=after) as struck, pytest.raises(KeyboardInterrupt) as kept:
         mine.acquire(timeout=0.5)

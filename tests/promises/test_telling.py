@@ -144,7 +144,7 @@ def test_a_timeout_names_all_holders_and_the_place_among_those_that_wait(
     with ExitStack() as stack:
         for place in (1, 2):
             with pytest.raises(AcquireTimeout) as raised:
-                place_of(other, key, kind).acquire(timeout=0.6)
+                place_of(other, key, kind).acquire(timeout=1.5)
             blocker = raised.value.blocker
             assert {each.session for each in blocker.holders} == {hold.session for hold in holds}
             assert blocker.position == place
