@@ -269,7 +269,7 @@ def test_ctrl_c_amid_giving_up_leaves_nothing_though_its_traceback_is_kept(
     site: Site, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, fair: bool, after: bool
 ) -> None:
     """The traceback refers to the attempt, so nobody finds that it was dropped."""
-    # Else a machine that stalls leaves it to the background, and this thread sends nothing to be struck at.
+    # Otherwise a machine that stalls leaves it to the background, and this thread sends nothing.
     monkeypatch.setattr(attempt, "GIVE_UP_BUDGET", 5.0)
     rival = Lock(make_client(), site.key)
     held = rival.acquire(timeout=5)

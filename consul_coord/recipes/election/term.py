@@ -56,6 +56,5 @@ class Term:
             task = RemoveNote(key, notes.term_value(hold.session, hold.fence), hold.guard())
             reaper.add(task, after=SWEEPS[0])  # when the key is given back, mostly
         if self._noted != hold.fence:
-            reaper.add(
-                RemoveKey(key, hold.fence)
-            )  # as the election wrote it, which gave it the fence as index
+            # The election wrote it, so the fence is its index.
+            reaper.add(RemoveKey(key, hold.fence))

@@ -179,7 +179,7 @@ class Answers:
         """
         judge, blocker = self._judge, error.blocker
         since = self.waited(process, error, took=took, timeout=timeout)
-        # A try may have less time than one request takes, after another one of its client.
+        # Less time may be left than one request takes, after another call of the same client.
         may_fail = self._ended or timeout < 3 * AT_ONCE or self.excused(process, since=since)
         # A candidate's attempt that has just begun has asked nothing yet.
         may_fail = may_fail or (queued_before and error.__cause__ is None)

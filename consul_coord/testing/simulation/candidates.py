@@ -149,7 +149,7 @@ class CandidateUser(Holder):
 
     # -- callbacks
 
-    def elected(self) -> None:
+    def elected(self, hold: Grant) -> None:
         """React to an election, or fail to."""
         if self._plan.priority_delay:
             self.judge.see("low priority elected")
@@ -157,7 +157,7 @@ class CandidateUser(Holder):
             promises = self.judge.promises
             failed = promises.due(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
             self._resigning.append(failed)
-            self._doomed.append(None if self._candidacy is None else self._candidacy.hold)
+            self._doomed.append(hold)
             raise self._err("on_elected")
 
     def _err(self, where: str) -> ClumsyUser:
@@ -323,7 +323,7 @@ class CandidateUser(Holder):
                 promises.follows_no_more(self._sighting)
             if not self.process.crashed:
                 await self._stop(io, candidacy)
-                self._owes_nothing()  # who is stopped while a call lasts hears of no end
+                self._owes_nothing()  # a candidate that is stopped during a callback hears of no end
                 office.stopped = io.now()
                 office.stopped_at = self.judge.now
                 if not led:
@@ -676,7 +676,7 @@ class Office:
         self._hold = hold
         self.terms.add(hold.fence)
         user.heard_of(hold.fence)
-        user.elected()
+        user.elected(hold)
 
     def lost(self, reason: LossReason) -> float | None:
         """Judge news of a loss; returns the seconds that the leader takes for it, if any."""

@@ -4,7 +4,7 @@ Rules
 - A candidate names the leader: itself while it leads, and never once that is over. Any other leader that it
   names had the key in that term, and not longer ago than it says.
 - ``on_change`` reports each leader once, and no value that never was. It reports no term after a later one,
-  also where an old leader of the servers answers; only its own, when its grant comes late.
+  also where an old leader of the servers answers. The exception is its own term, if the grant comes late.
 - A candidate that says that Consul does not answer has heard nothing for a while.
 - A candidate that nothing keeps aside queues or leads, whatever has failed before; one of low priority if
   nobody else does. It shows the leader that ``on_change`` has reported last.

@@ -48,7 +48,7 @@ them what they have missed."""
 ASKS_SHARE = 0.3
 """After so many of the news a watcher asks, besides."""
 DROPS_SHARE = 0.1
-"""After so many it asks for no more, and does not say so, as who leaves a loop."""
+"""After so many it asks for no more without saying so, like a user who leaves a loop."""
 CALM_WATCH = 4.0
 """The same where all is well."""
 

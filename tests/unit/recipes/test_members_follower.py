@@ -98,7 +98,7 @@ def test_what_looks_empty_at_the_first_look_is_read_as_the_present_leader_has_it
 
 
 def test_what_a_former_leader_shows_for_a_moment_is_made_up_for(bench: Bench) -> None:
-    """It sends the follower back. What the shared query has told meanwhile is not told again."""
+    """Its answer makes the follower start again, and the shared query reports no change twice."""
     other = {**entry(PLAN.key("b"), index=12), "Flags": GROUP_FLAGS}
 
     def old(_: Request) -> Response:
