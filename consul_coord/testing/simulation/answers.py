@@ -8,7 +8,8 @@ Rules
   waited, and the place in the queue is one that the caller had. Where nothing goes wrong, it names the holder
   of the last second, and its node.
 - A reading is tried again until its time is over. A client that asks about everybody, or about a hold of its
-  own, hears how that stands: no old leader may answer that.
+  own, hears how that stands: no old leader may answer that. Nor may one answer what the background asks for
+  holders, or to make sure of a change.
 - ``AcquireCancelled`` comes only after a cancellation.
 - A holder may write under its hold, and make sure of its lease, as long as nothing goes wrong. A value
   that is said to be written is there. No call that needs a hold succeeds once that is over.
@@ -34,6 +35,7 @@ from consul_coord.testing.simulation.chaos import OLD_FOR
 from consul_coord.testing.simulation.news import JUST
 from consul_coord.testing.simulation.plan import ENOUGH, FATES
 from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN, OF_THE_AGENT
+from consul_coord.testing.simulation.shapes import only_reads
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
+    from consul_coord.testing.simulation.program import SimTask
     from consul_coord.testing.simulation.rules import Rules
 
 BEFORE = 1.0
@@ -69,6 +72,14 @@ DONE_WITHIN = 1.0
 """Seconds within which a call with a hold is done, when nothing goes wrong."""
 AT_ONCE = 0.1
 """Seconds after which a call has waited."""
+_FOR_HOLDERS = ("watch ", "keep session ", "create a session")
+"""What in the background looks after holds and their sessions."""
+_OF_CHANGES = ("changes of groups", "follow the leader ")
+"""What in the background follows something, and looks elsewhere when that has changed."""
+_OF_MEMBERS = "watch the members "
+"""What follows a whole group: it has queries that an old leader may answer first."""
+_FOLLOWED = "/v1/kv/"
+"""Where that is which they follow: an old leader may answer first, and is found out."""
 _NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
 """The faults by which the servers refuse what they would do otherwise."""
 _LOST_ELSEWHERE = frozenset(
@@ -234,14 +245,17 @@ class Answers:
             text = f"{process.name} does not say that {short(session)} has {error.key}: {error}"
             self._judge.convict("answers", text)
 
-    def read(self, process: Process, request: Request) -> None:
-        """Judge a reading of a call whose answer is to be what is so now: no old leader may serve it.
+    def read(self, process: Process, task: SimTask, request: Request) -> None:
+        """Judge a reading whose answer is to be what is so now: no old leader may serve it.
 
         Few runs have such a leader at that moment, and a difference between what it knows and what is so.
         """
-        of_the_agent = request.path.startswith(OF_THE_AGENT)
-        if request.method == "GET" and not of_the_agent and "consistent" not in dict(request.params):
-            text = f"{process.name} reads {request.path} where an old leader may answer"
+        if "consistent" in dict(request.params) or process.foreign or request.path.startswith(OF_THE_AGENT):
+            return
+        wanted = task.wants_present or task.name.startswith(_FOR_HOLDERS)
+        elsewhere = task.name.startswith(_OF_CHANGES) and not request.path.startswith(_FOLLOWED)
+        if (wanted or elsewhere) and not task.name.startswith(_OF_MEMBERS) and only_reads(request):
+            text = f"{process.name} reads {request.path} where an old leader may answer ({task.name})"
             self._judge.convict("answers", text)
 
     def read_in_vain(self, process: Process, what: str, error: Exception, *, left: float) -> None:

@@ -110,13 +110,10 @@ class Claim:
     def believed(self) -> bool:
         """Return whether its user would see it as held."""
         hold = self.reference()
-        return (
-            hold is not None
-            and not hold.ended
-            and not self.process.crashed
-            and self.lease.is_valid(self.process.clock.now())
-            and self.process.clock.now() < hold.limited_until
-        )
+        if hold is None or hold.ended or self.process.crashed:
+            return False
+        now = self.process.clock.now()
+        return self.lease.is_valid(now) and now < hold.valid_until
 
     @property
     def until(self) -> float:

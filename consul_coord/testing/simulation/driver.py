@@ -191,8 +191,7 @@ class SimIO(HostedIO):
         promises, what = self._process.judge.promises, f"for {request.method} {request.path}"
         promises.may_take(self._process, what, seconds=deadline - self.now())
         promises.may_wait(self._process, self.task, what, until=deadline)
-        if self.task.wants_present:
-            self._process.judge.answers.read(self._process, request)
+        self._process.judge.answers.read(self._process, self.task, request)
         if (agents := self._process.agents) is not None:
             ways, began = self._process.judge.ways, self._process.judge.now
             try:
@@ -216,8 +215,9 @@ class SimIO(HostedIO):
     ) -> Response | None:
         """Exchange one blocking query for its reply; None when ``until`` or ``deadline`` came first."""
         self._begin()
-        what = f"for the query {request.path}"
-        self._process.judge.promises.may_wait(self._process, self.task, what, until=deadline)
+        judge, what = self._process.judge, f"for the query {request.path}"
+        judge.promises.may_wait(self._process, self.task, what, until=deadline)
+        judge.answers.read(self._process, self.task, request)
         timeout = read_timeout(request.hold_open)
         try:
             if (agents := self._process.agents) is not None:

@@ -480,17 +480,17 @@ class Promises:
         """
         judge, process = self._judge, claim.process
         confirmed = self.confirmed(process, claim.session)
-        lease = (1 - DRIFT) * self.horizon(claim)
-        if claim.believed() and (confirmed is None or claim.lease.valid_until > confirmed + lease + 1e-6):
+        lease, believed = (1 - DRIFT) * self.horizon(claim), claim.believed()
+        if believed and (confirmed is None or claim.lease.valid_until > confirmed + lease + 1e-6):
             seconds = math.inf if confirmed is None else claim.lease.valid_until - confirmed
             judge.convict("lease", f"{claim} is relied on for {seconds:.3f} s after the sending")
-        self._check_deadline(claim)
+        self._check_deadline(claim, believed=believed)
         ends = min(claim.limits.values(), default=math.inf)
-        if claim.believed() and process.clock.now() > ends + 1e-6:
+        if believed and process.clock.now() > ends + 1e-6:
             judge.convict("told", f"{claim} is relied on beyond its time, which its user has limited")
         hold = claim.reference()
         says = claim.lease.valid_until if hold is None else hold.valid_until
-        if claim.believed() and says > min(claim.lease.valid_until, ends) + 1e-6:
+        if believed and says > min(claim.lease.valid_until, ends) + 1e-6:
             judge.convict("told", f"{claim} says that it lasts until {says:.3f}, which is too long")
         if stands:
             claim.gone_since = claim.seldom = None
@@ -508,15 +508,15 @@ class Promises:
         within += (judge.plain.behind + self._in_turn) * (claim.of in self._ids)
         limit = began + (seldom + within + contact.patience()) * judge.stretch
         may_see = process.able and not contact.blind and not self.is_forgiven(claim.fence)
-        if judge.now > limit and may_see and claim.believed():
+        if judge.now > limit and may_see and believed:
             text = f"{claim} is over for {judge.now - claim.gone_since:.2f} s, and its holder can ask"
             judge.convict("noticed", text)
 
-    def _check_deadline(self, claim: Claim) -> None:
+    def _check_deadline(self, claim: Claim, *, believed: bool) -> None:
         """Judge that what a user may have read of a lease still counts: no deadline moves back."""
         until, before = claim.lease.valid_until, claim.promised_until
         claim.promised_until = max(until, before)
-        if claim.believed() and until < before - 1e-6:
+        if believed and until < before - 1e-6:
             self._judge.convict("lease", f"{claim} ends {before - until:.3f} s before its deadline")
 
     # -- what is followed

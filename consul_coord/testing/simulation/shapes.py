@@ -139,6 +139,13 @@ def shape_of(request: Request) -> Shape:
     return Shape("other", request.path)
 
 
+def only_reads(request: Request) -> bool:
+    """Return whether a request changes nothing."""
+    if request.path == "/v1/txn":
+        return all(op["KV"]["Verb"].startswith(("get", "check")) for op in json.loads(request.body or b"[]"))
+    return request.method == "GET"
+
+
 def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     fields = _without_removals([op["KV"] for op in ops])
     last = fields[-1]["Key"]

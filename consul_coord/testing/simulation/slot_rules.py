@@ -120,7 +120,9 @@ class SlotRules(Rules):
         self._used: set[str] = set()
         self._left_behind: dict[str, frozenset[str]] = {}
         """By process: who waited when it gave a slot back last."""
-        self._standing = Standing(None, None, {})
+        self._standing = self._latest = Standing(None, None, {})
+        self._read_at = -1
+        """At which index of the server the latest reading was made."""
 
     @property
     def has_register(self) -> bool:
@@ -129,6 +131,12 @@ class SlotRules(Rules):
 
     def standing(self) -> Standing:
         """Return the semaphore as the server has it."""
+        index = self.cluster.state.store.raft_index
+        if index != self._read_at:
+            self._read_at, self._latest = index, self._read()
+        return self._latest
+
+    def _read(self) -> Standing:
         record, fields = self.cluster.entry(self._record), None
         live: dict[str, Entry] = {}
         for entry in self.cluster.under(self._directory):
