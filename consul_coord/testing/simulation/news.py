@@ -3,6 +3,7 @@
 Rules
 - Each loss, grant, release, resignation and timeout that a user learns of was an event before. A loss, a
   grant, a release, an election, a resignation and the write of somebody else are reported once.
+- Each grant that was reported has an end that is reported, if its client closes.
 - A client's own write under its hold is not reported as the write of somebody else.
 - A waiting call reports what is in its way when that changes, and its place counted from 1. One that has
   waited for a while has reported something.
@@ -44,6 +45,7 @@ ONCE: dict[type[Event], tuple[str, str]] = {
     events.Overwritten: ("overwritten", "modify_index"),
 }
 """The events that come once: a name for each, and the number that tells one from another."""
+_ENDS = (events.Lost, events.Released, events.HandedOver, events.Forgotten)
 WAITED = 1.5
 """Seconds after which a waiting call has said what is in its way."""
 REPORTED_WITHIN = 0.1
@@ -81,6 +83,8 @@ class News:
         """
         self._failures: dict[tuple[str, str], str] = {}
         """By process and place: the error that was reported last."""
+        self._granted: dict[tuple[str, str, int], None] = {}
+        """By process, key and fence: the holds that were reported, and no end of theirs."""
         self._waited: dict[tuple[str, str, int], float] = {}
         """By process, key and fence: how long a hold was waited for."""
 
@@ -100,8 +104,11 @@ class News:
         if (kind := ONCE.get(type(event))) is not None:
             name, number = kind
             self._note_once(process, name, getattr(event, "key", ""), getattr(event, number))
+        if isinstance(event, _ENDS):
+            self._granted.pop((process.name, event.key, event.fence), None)
         match event:
             case events.Acquired(key=key, fence=fence):
+                self._granted[process.name, key, fence] = None
                 self._waited[process.name, key, fence] = event.waited
             case events.Released(key=key, fence=fence, outcome=outcome):
                 self._note_once(process, "released", key, fence, outcome)
@@ -139,6 +146,12 @@ class News:
                 self._check_lease(process, event, session, remaining)
             case _:
                 pass
+
+    def closed(self, process: Process) -> None:
+        """Judge whether a client that has closed has reported how each of its holds has ended."""
+        for who, key, fence in self._granted:
+            if who == process.name:
+                self._judge.convict("told", f"{who} never reported how its hold of {key}, {fence}, has ended")
 
     def wrote(self, who: str, key: str, index: int) -> None:
         """Take note that a write under a hold was applied."""

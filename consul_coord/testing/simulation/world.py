@@ -535,6 +535,7 @@ class World:
         for process in self._alive():
             if process.core.reaper.pending or process.connections:
                 self.judge.convict("nothing left", f"{process.name} closed with clean-up to do")
+            self.judge.news.closed(process)
             process.end()
         ttl = (self.plan.spec.ttl or 0.0) * self.plan.ttl_factor
         self.advance(self.scheduler.now + ttl + 1.0)
