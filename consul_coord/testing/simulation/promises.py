@@ -100,6 +100,8 @@ MOST_SLOTS, AHEAD = 3, 3
 the next call, or were of one that was cut short."""
 RELEASED_WITHIN = 8.0
 """Seconds after which a release without an answer is left to the background."""
+MOST_QUERIES = 33
+"""Of a client at once: 32, and one for all groups."""
 KEY_AND_INDEX = 2
 """So many things a blocking query for one key names."""
 NOTHING = object()
@@ -330,7 +332,11 @@ class Promises:
         One for a key serves all who wait for that, so a candidate with ``on_change`` needs no other one.
         """
         process = self._judge.process(who)
-        if beside is None or process is None or process.foreign or not self._is_quiet:
+        if process is None or process.foreign or not self._is_quiet:
+            return
+        if len(process.link.parked) >= MOST_QUERIES:
+            self._judge.convict("rest", f"{who} asks {len(process.link.parked) + 1} queries at once: {query}")
+        if beside is None:
             return
         if len(query.asks_for) > KEY_AND_INDEX:
             return  # of a tree
