@@ -48,6 +48,8 @@ TRIES = 40
 """So many mutants are shown to each of the last ``FEW`` tests without a failure."""
 SECONDS = 60.0
 """Of the processor, for runs of the simulator until it is taken to have missed a mutant."""
+MOST_TELLING = 100
+"""So many runs are chosen by what else they reach."""
 _COPIED = ("consul_coord", "proof", "tests", "examples", "bench", "tools", "docs")
 _FILES = ("pyproject.toml", "pytest_consul_coord.py", "noxfile.py", "README.md", "CHANGELOG.md", "mkdocs.yml")
 
@@ -136,8 +138,11 @@ class Reached:
         return [each for each in self.tests if each in left]
 
     def runs_of(self, mutant: Mutant) -> list[str]:
-        """Return the simulator's runs that reach a mutant."""
-        return [self.runs[number] for number in sorted(_numbers(mutant, self.simulated))]
+        """Return the simulator's runs that reach a mutant, every other one the most telling of those left."""
+        numbers = _numbers(mutant, self.simulated)
+        telling = _most_telling(numbers, self.simulated.get(mutant.file, {}).values())
+        in_turn = chain.from_iterable(zip_longest(telling, sorted(numbers)))
+        return [self.runs[number] for number in dict.fromkeys(in_turn) if number is not None]
 
     def shown_to(self, mutant: Mutant, who: Who) -> list[str]:
         """Return what a judge is to run."""
@@ -147,6 +152,24 @@ class Reached:
 def _numbers(mutant: Mutant, reached: Mapping[str, Mapping[str, list[int]]]) -> set[int]:
     lines, place = reached.get(mutant.file, {}), mutant.place
     return {each for line in range(place.first, place.last + 1) for each in lines.get(str(line), ())}
+
+
+def _most_telling(numbers: set[int], lines: Iterable[Collection[int]]) -> list[int]:
+    """Return some runs that reach the rarest lines of a module, each other ones."""
+    # What is rare goes together: a line that most runs reach matters in few of them.
+    lines_of: dict[int, list[int]] = {number: [] for number in numbers}
+    weights: list[float] = []
+    for place, reached in enumerate(lines):
+        weights.append(1 / max(1, len(reached)))
+        for number in numbers.intersection(reached):
+            lines_of[number].append(place)
+    telling: list[int] = []
+    while lines_of and len(telling) < MOST_TELLING:
+        best = max(lines_of, key=lambda number: sum(weights[place] for place in lines_of[number]))
+        telling.append(best)
+        for place in lines_of.pop(best):
+            weights[place] /= 2
+    return telling
 
 
 def _function_of(test: str) -> str:

@@ -78,8 +78,9 @@ _OF_CHANGES = ("changes of groups", "follow the leader ")
 """What in the background follows something, and looks elsewhere when that has changed."""
 _OF_MEMBERS = "watch the members "
 """What follows a whole group: it has queries that an old leader may answer first."""
-_FOLLOWED = "/v1/kv/"
-"""Where that is which they follow: an old leader may answer first, and is found out."""
+_ONCE = ("candidate for ", "join again", "stay a member", "partition ", "job ")
+"""What in the background reads a key to decide by what is so now, and only follows it otherwise."""
+_KEYS = "/v1/kv/"
 _NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
 """The faults by which the servers refuse what they would do otherwise."""
 _LOST_ELSEWHERE = frozenset(
@@ -245,16 +246,20 @@ class Answers:
             text = f"{process.name} does not say that {short(session)} has {error.key}: {error}"
             self._judge.convict("answers", text)
 
-    def read(self, process: Process, task: SimTask, request: Request) -> None:
+    def read(self, process: Process, task: SimTask, request: Request, *, follows: bool) -> None:
         """Judge a reading whose answer is to be what is so now: no old leader may serve it.
 
         Few runs have such a leader at that moment, and a difference between what it knows and what is so.
+        ``follows``: it belongs to what follows something, where an old leader may answer first, and is found
+        out.
         """
         if "consistent" in dict(request.params) or process.foreign or request.path.startswith(OF_THE_AGENT):
             return
         wanted = task.wants_present or task.name.startswith(_FOR_HOLDERS)
-        elsewhere = task.name.startswith(_OF_CHANGES) and not request.path.startswith(_FOLLOWED)
-        if (wanted or elsewhere) and not task.name.startswith(_OF_MEMBERS) and only_reads(request):
+        of_key = request.path.startswith(_KEYS)
+        elsewhere = task.name.startswith(_OF_CHANGES) and not of_key
+        once = task.name.startswith(_ONCE) and of_key and not follows
+        if (wanted or elsewhere or once) and not task.name.startswith(_OF_MEMBERS) and only_reads(request):
             text = f"{process.name} reads {request.path} where an old leader may answer ({task.name})"
             self._judge.convict("answers", text)
 

@@ -191,7 +191,7 @@ class SimIO(HostedIO):
         promises, what = self._process.judge.promises, f"for {request.method} {request.path}"
         promises.may_take(self._process, what, seconds=deadline - self.now())
         promises.may_wait(self._process, self.task, what, until=deadline)
-        self._process.judge.answers.read(self._process, self.task, request)
+        self._process.judge.answers.read(self._process, self.task, request, follows=False)
         if (agents := self._process.agents) is not None:
             ways, began = self._process.judge.ways, self._process.judge.now
             try:
@@ -217,7 +217,7 @@ class SimIO(HostedIO):
         self._begin()
         judge, what = self._process.judge, f"for the query {request.path}"
         judge.promises.may_wait(self._process, self.task, what, until=deadline)
-        judge.answers.read(self._process, self.task, request)
+        judge.answers.read(self._process, self.task, request, follows=True)
         timeout = read_timeout(request.hold_open)
         try:
             if (agents := self._process.agents) is not None:

@@ -99,16 +99,9 @@ class News:
 
     def reported(self, process: Process, event: Event) -> None:
         """Judge an event, and keep it in mind."""
-        if type(event) in self._causeless:
-            self._judge.convict("told", f"{process.name} reports without a cause: {event.describe()}")
-        if (kind := ONCE.get(type(event))) is not None:
-            name, number = kind
-            self._note_once(process, name, getattr(event, "key", ""), getattr(event, number))
-        if isinstance(event, _ENDS):
-            self._granted.pop((process.name, event.key, event.fence), None)
+        self._count(process, event)
         match event:
             case events.Acquired(key=key, fence=fence):
-                self._granted[process.name, key, fence] = None
                 self._waited[process.name, key, fence] = event.waited
             case events.Released(key=key, fence=fence, outcome=outcome):
                 self._note_once(process, "released", key, fence, outcome)
@@ -127,6 +120,18 @@ class News:
                 self._check_waiting(process, event)
             case _:
                 self._hear_of_contact(process, event)
+
+    def _count(self, process: Process, event: Event) -> None:
+        """Judge how often an event comes."""
+        if type(event) in self._causeless:
+            self._judge.convict("told", f"{process.name} reports without a cause: {event.describe()}")
+        if (kind := ONCE.get(type(event))) is not None:
+            name, number = kind
+            self._note_once(process, name, getattr(event, "key", ""), getattr(event, number))
+        if isinstance(event, events.Acquired):
+            self._granted[process.name, event.key, event.fence] = None
+        elif isinstance(event, _ENDS):
+            self._granted.pop((process.name, event.key, event.fence), None)
 
     def _hear_of_contact(self, process: Process, event: Event) -> None:
         match event:

@@ -29,7 +29,7 @@ import json
 import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from consul_coord.testing.simulation.diary import ODD
 
@@ -84,8 +84,8 @@ ACTS_AMID = 150
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 STILL = 10.0
-MOST_STILL = 16
-"""Blocking queries for one thing in so many seconds, while nobody writes anything at all."""
+MOST_STILL = 8
+"""Blocking queries for one thing in so many seconds, while that stays as it is."""
 CALMLY_SENT = 160
 CALMLY_ALIKE = 35
 """The same, where nothing goes wrong but what operators do."""
@@ -264,8 +264,9 @@ class Promises:
         """The requests and answers of each process, by the names that its client's counters have."""
         self._agents = plan.agents
         """Each may be asked as often."""
-        self._queries: dict[tuple[str, str], tuple[int, deque[float]]] = {}
-        """The times at which each process has asked for each thing since the last write of anybody."""
+        self._queries: dict[tuple[SimTask | None, tuple[Any, ...]], deque[float]] = {}
+        """The times at which each task has asked for each thing as it is at an index."""
+        self._wakes_for_nothing = plan.spurious
         self._acted: dict[str, float] = {}
         """When each process has ended queries: by a take, or by anything else over a shared connection."""
         # Several agents are looked after; at a limit on connections, what was put off comes late.
@@ -287,28 +288,11 @@ class Promises:
         self._counted[process.name, "requests"] += 1
         for alike, most in () if process.foreign else self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
-        if shape.name == "watch" and self._judge.calm and not process.foreign:
-            self._count_queries(process, str(shape))
-        elif shape.name in _TAKES or (self._judge.room is not None and shape.name != "renew"):
+        if shape.name in _TAKES or (self._judge.room is not None and shape.name != "renew"):
             self._acted[process.name] = self._judge.now
         self._judge.sessions.sent(process, shape)
         if self._judge.room is not None:
             self._judge.room.sent(process, request)
-
-    def _count_queries(self, process: Process, alike: str) -> None:
-        """Judge how often a process asks for the same thing while nothing changes, and it only renews."""
-        now, index = self._judge.now, self._judge.cluster.state.store.raft_index
-        since, asked = self._queries.get((process.name, alike), (index, deque[float]()))
-        if since != index or self._judge.promises.contact(process.name).failures:
-            asked = deque[float]()
-        asked.append(now)
-        acted = self._acted.get(process.name, 0.0)
-        while asked[0] < max(now - STILL, acted) and len(asked) > 1:
-            asked.popleft()
-        self._queries[process.name, alike] = index, asked
-        if len(asked) > MOST_STILL:
-            text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {alike}"
-            self._judge.convict("pace", text)
 
     def _most_sent(self, alike: str) -> tuple[tuple[str, int], tuple[str, int]]:
         if self._judge.calm:
@@ -336,6 +320,7 @@ class Promises:
             return
         if len(process.link.parked) >= MOST_QUERIES:
             self._judge.convict("rest", f"{who} asks {len(process.link.parked) + 1} queries at once: {query}")
+        self._count_queries(process, query)
         if beside is None:
             return
         if len(query.asks_for) > KEY_AND_INDEX:
@@ -344,6 +329,17 @@ class Promises:
         if is_due and beside.is_consistent >= query.is_consistent and query.began_at > beside.began_at:
             text = f"{who} asks twice at once for {query}, and the first answer is due as early"
             self._judge.convict("rest", text)
+
+    def _count_queries(self, process: Process, query: Exchange) -> None:
+        """Judge how often a task asks for something as it has seen it, while nothing goes wrong."""
+        asked = self._queries.setdefault((process.running, query.asks_for), deque())
+        asked.append(query.began_at)
+        troubled = max(self.troubled(process.name), self._acted.get(process.name, 0.0), process.awake_since)
+        while asked[0] < max(query.began_at - STILL, troubled) and len(asked) > 1:
+            asked.popleft()
+        if len(asked) > MOST_STILL and not self._wakes_for_nothing:
+            text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {query}"
+            self._judge.convict("pace", text)
 
     def heard(
         self, process: Process, shape: Shape, sent_at: float, response: Response, *, waited: bool
