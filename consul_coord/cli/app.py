@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -82,6 +82,13 @@ def app() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises."""
+    code = _run(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        _drop_unwritable(stream)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the caller has closed it
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - for good
@@ -98,11 +105,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return SIGNALLED + (signal.SIGPIPE if isinstance(end, SystemExit) else signal.SIGINT)
     except Exception as error:  # noqa: BLE001 - the last place that can tell of a bug
         if isinstance(error, OSError) and error.errno in _UNWRITABLE | _USED_UP:
-            full = error.errno in _UNWRITABLE
-            what = "can't write" if full else "the system gives no more processes or files"
+            unwritable = error.errno in _UNWRITABLE
+            what = "can't write" if unwritable else "the system gives no more processes or files"
             _tell(f"consul-coord: {what}: {error.strerror}\n")
-            if full:
-                _drop_output()
             return ExitCode.CONFIG
         import traceback
 
@@ -119,9 +124,12 @@ def _tell(text: str) -> None:
         click.echo(text, err=True, nl=False)
 
 
-def _drop_output() -> None:
-    """Let what stdout still has go nowhere: else Python tries it again at its exit, and ends with 120."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+def _drop_unwritable(stream: TextIO) -> None:
+    """Let go of what can't be written: else Python tries it again at its exit, and ends with 120."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

@@ -190,6 +190,28 @@ def test_an_answer_that_cannot_be_written_is_no_bug(unbuffered: str) -> None:
     assert ended == (78, "consul-coord: can't write: No space left on device\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("stream", "argument", "code"), [("stdout", "no-such-verb", 2), ("stderr", "--help", 0)]
+)
+def test_what_can_no_longer_be_written_changes_no_exit_code(stream: str, argument: str, code: int) -> None:
+    program = (
+        "import contextlib, sys; from consul_coord.cli import main\n"
+        f"with contextlib.suppress(OSError): sys.{stream}.write('left')\n"
+        f"sys.exit(main(['{argument}']))"
+    )
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full if stream == "stdout" else subprocess.DEVNULL,
+            stderr=full if stream == "stderr" else subprocess.DEVNULL,
+            env=environ(PYTHONUNBUFFERED=""),
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert ended.returncode == code
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_answer_that_nobody_reads_is_not_the_answer_no(unbuffered: str) -> None:
     read, write = os.pipe()

@@ -80,8 +80,9 @@ class Screen:
 
 
 @contextlib.contextmanager
-def screen(command: Sequence[str], *, address: str, term: str = "dumb") -> Iterator[Screen]:
-    shown = Screen(command, env=environ(CONSUL_HTTP_ADDR=address, PS1="$ ", TERM=term, HISTFILE=""))
+def screen(command: Sequence[str], *, address: str, term: str = "dumb", **changes: str) -> Iterator[Screen]:
+    settings = {"CONSUL_HTTP_ADDR": address, "PS1": "$ ", "TERM": term, "HISTFILE": "", **changes}
+    shown = Screen(command, env=environ(**settings))
     try:
         yield shown
     finally:

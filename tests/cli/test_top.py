@@ -93,16 +93,21 @@ def test_at_a_terminal_it_shows_and_ends_by_the_keyboard(
         assert top.end() == code
 
 
-def test_a_terminal_that_closes_ends_it_with_129(key: str, address: str) -> None:
-    with screen([*PROGRAM, "top", key], address=address, term="xterm") as shown:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_terminal_that_closes_ends_it_with_129(key: str, address: str, unbuffered: str) -> None:
+    command = [*PROGRAM, "top", key]
+    with screen(command, address=address, term="xterm", PYTHONUNBUFFERED=unbuffered) as shown:
         shown.wait_for("0 held")
         shown.hang_up()
         assert shown.end() == 129
 
 
-def test_where_hang_ups_are_ignored_a_terminal_that_closes_ends_it_with_78(key: str, address: str) -> None:
-    ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
-    with screen([*ignoring, *PROGRAM, "top", key], address=address, term="xterm") as shown:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_where_hang_ups_are_ignored_a_terminal_that_closes_ends_it_with_78(
+    key: str, address: str, unbuffered: str
+) -> None:
+    command = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *PROGRAM, "top", key]
+    with screen(command, address=address, term="xterm", PYTHONUNBUFFERED=unbuffered) as shown:
         shown.wait_for("0 held")
         shown.hang_up()
         assert shown.end() == 78

@@ -73,13 +73,13 @@ DONE_WITHIN = 1.0
 AT_ONCE = 0.1
 """Seconds after which a call has waited."""
 _FOR_HOLDERS = ("watch ", "keep session ", "create a session")
-"""What in the background looks after holds and their sessions."""
+"""Tasks of the background that look after holds and their sessions."""
 _OF_CHANGES = ("changes of groups", "follow the leader ")
-"""What in the background follows something, and looks elsewhere when that has changed."""
+"""Those that follow something, and look elsewhere when that has changed."""
 _OF_MEMBERS = "watch the members "
-"""What follows a whole group: it has queries that an old leader may answer first."""
+"""The one that follows a whole group, by queries that an old leader may answer first."""
 _ONCE = ("candidate for ", "join again", "stay a member", "partition ", "job ")
-"""What in the background reads a key to decide by what is so now, and only follows it otherwise."""
+"""Those that read a key to decide by what is so now, and follow it."""
 _KEYS = "/v1/kv/"
 _NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
 """The faults by which the servers refuse what they would do otherwise."""

@@ -84,8 +84,10 @@ ACTS_AMID = 150
 MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 STILL = 10.0
-MOST_STILL = 8
-"""Blocking queries for one thing in so many seconds, while that stays as it is."""
+MOST_STILL, MOST_STILL_OF_TREES = 8, 16
+"""Blocking queries for one thing in so many seconds, while that stays as it is; one more for each renewal.
+Those for folders of groups follow what others of the client follow, too."""
+_REMEMBERED = 200
 CALMLY_SENT = 160
 CALMLY_ALIKE = 35
 """The same, where nothing goes wrong but what operators do."""
@@ -267,6 +269,8 @@ class Promises:
         self._queries: dict[tuple[SimTask | None, tuple[Any, ...]], deque[float]] = {}
         """The times at which each task has asked for each thing as it is at an index."""
         self._wakes_for_nothing = plan.spurious
+        self._renewals: dict[str, deque[float]] = {}
+        """When each process has sent its latest ones."""
         self._acted: dict[str, float] = {}
         """When each process has ended queries: by a take, or by anything else over a shared connection."""
         # Several agents are looked after; at a limit on connections, what was put off comes late.
@@ -288,7 +292,9 @@ class Promises:
         self._counted[process.name, "requests"] += 1
         for alike, most in () if process.foreign else self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
-        if shape.name in _TAKES or (self._judge.room is not None and shape.name != "renew"):
+        if shape.name == "renew":
+            self._renewals.setdefault(process.name, deque(maxlen=_REMEMBERED)).append(self._judge.now)
+        elif shape.name in _TAKES or self._judge.room is not None:
             self._acted[process.name] = self._judge.now
         self._judge.sessions.sent(process, shape)
         if self._judge.room is not None:
@@ -337,7 +343,10 @@ class Promises:
         troubled = max(self.troubled(process.name), self._acted.get(process.name, 0.0), process.awake_since)
         while asked[0] < max(query.began_at - STILL, troubled) and len(asked) > 1:
             asked.popleft()
-        if len(asked) > MOST_STILL and not self._wakes_for_nothing:
+        # A query ends with each renewal of the client, so that both go over one connection.
+        renewed = sum(at >= asked[0] for at in self._renewals.get(process.name, ()))
+        most = MOST_STILL if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
+        if len(asked) > most + renewed and not self._wakes_for_nothing:
             text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {query}"
             self._judge.convict("pace", text)
 
