@@ -77,6 +77,8 @@ AT_ONCE = 0.004
 """So often a user uses its hold within so many seconds after an operator has changed something."""
 ASKS_TO_WAIT = 0.3
 """So often a curious user waits for the loss of its hold."""
+WRITES_LATE = 0.2
+"""So often it writes once more under its last hold, when its session has another one."""
 PUTS_MUCH = 0.03
 """So often it writes the longest value that there may be, after a longer one was refused."""
 ASKS_WITHIN = 1.5
@@ -109,6 +111,9 @@ class Holder:
         """How many tasks use a hold of its, beside itself."""
         self._haste = Dice(process.seed, f"{process.name} {actor} is quick")
         self._values = Dice(process.seed, f"{process.name} {actor} tries long values")
+        self._late = Dice(process.seed, f"{process.name} {actor} writes late")
+        self._before: Grant | None = None
+        """The hold that it has given back last."""
         self._writes = 0
         """The fence of the hold whose value it was writing last, if that was cut short."""
 
@@ -120,7 +125,10 @@ class Holder:
     async def work(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Use a hold for a while, or until it is over."""
         until, self._in_hand = io.now() + self._duration(hold), (hold, claim)
+        before, self._before = self._before, None
         try:
+            if before is not None and before.session == hold.session and self._late.chance(WRITES_LATE):
+                await self._guarded(io, before, None)
             while io.now() < until and not hold.over.is_set() and not self.healed():
                 longest = min(until - io.now() + 0.1, LONGEST_STEP)
                 await self._be_idle(io, hold, min(until, io.now() + self.rng.uniform(0.0, longest)))
@@ -214,6 +222,7 @@ class Holder:
         else:
             self.judge.answers.not_released(claim, outcome, since=began)
         self.judge.write(claim)
+        self._before = hold
         if self.rng.chance(0.3):
             await self._guarded(io, hold, None)
 
