@@ -435,10 +435,15 @@ class User(Holder, ABC):
     async def in_conflict(self, io: SimIO, of: str, error: SemaphoreLimitConflict) -> None:
         """Make up for a limit that is another one."""
 
+    def try_mistakes(self) -> None:
+        """Try what is wrong, and what is right."""
+        for what, make in self.valued().items():
+            check_longest(self.process, what, make)
+
     async def run(self, io: SimIO) -> None:
         """Take rounds until the world is healed."""
-        for what, make in self.valued().items() if self._values.chance(MAKES_MISTAKES) else ():
-            check_longest(self.process, what, make)
+        if self._values.chance(MAKES_MISTAKES):
+            self.try_mistakes()
         while not self.healed():
             dropped = await self._round(io)
             if dropped is not None:

@@ -17,6 +17,7 @@ from consul_coord.recipes.election.candidacy import ElectionPlan, lock_of
 from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.recipes.group.membership import Membership
 from consul_coord.recipes.partition.partitioning import PartitionPlan, names_of
+from consul_coord.recipes.semaphore.semaphore import SemaphoreObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +80,8 @@ def _key(member: Any) -> object:  # noqa: ANN401 - anything
 
 
 _NEGATIVE, _ENDLESS = -1.0, math.inf
+_NO_NUMBERS = (0, -1, 1.0, True, None)
+"""Values that no number of slots can be."""
 WRONG_OF_CANDIDATES: list[Case] = [
     *_each(
         ElectionPlan,
@@ -162,6 +165,19 @@ def try_as_member(process: Process) -> None:
         process.judge.convict("answers", f"partitions are named {names_of(2)}, {names_of(iter('ab'))}")
     check_longest(process, "a member", of_value)
     _try(process, WRONG_OF_MEMBERS, RIGHT_OF_MEMBERS)
+
+
+def try_with_slots(process: Process, what: SemaphoreObject) -> None:
+    """Judge how many slots a semaphore may have, and how many of them a permit may take."""
+
+    def permits(*numbers: Any) -> list[Case]:  # noqa: ANN401 - anything
+        return [(f"{number!r} slots of {what.limit}", partial(what.of, number)) for number in numbers]
+
+    def limits(*numbers: Any) -> list[Case]:  # noqa: ANN401 - anything
+        return [(f"a limit of {number!r}", partial(SemaphoreObject, what.plan, number)) for number in numbers]
+
+    wrong = [*permits(*_NO_NUMBERS, what.limit + 1), *limits(*_NO_NUMBERS)]
+    _try(process, wrong, [*permits(1, what.limit), *limits(1, 3)])
 
 
 def _try(

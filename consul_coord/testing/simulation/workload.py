@@ -22,6 +22,7 @@ from consul_coord.recipes.semaphore.plan import SemaphorePlan
 from consul_coord.testing.simulation.acts import acquire_again
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import User
+from consul_coord.testing.simulation.mistakes import try_with_slots
 from consul_coord.testing.simulation.views import (
     View,
     inside,
@@ -252,6 +253,12 @@ class SlotUser(User):
         """Return the semaphore of a prefix."""
         shared = self._semaphores[of]
         return semaphore.SemaphoreObject(shared.plan, shared.limit) if alone else shared
+
+    def try_mistakes(self) -> None:
+        """Try limits and numbers of slots, too."""
+        super().try_mistakes()
+        for each in self._semaphores.values():
+            try_with_slots(self.process, each)
 
     async def take(self, io: IO, what: Any, *, timeout: float | None) -> Handle:  # noqa: ANN401 - a SemaphoreObject
         """Acquire a slot, or several."""
