@@ -365,6 +365,12 @@ class Judge:
         """Take note of which contender an operator has deleted."""
         self._deleted_contenders.add(contender)
 
+    def may_wait_without_place(self, process: Process, key: str) -> bool:
+        """Return whether a process waits for another one, and need not know that its place was deleted."""
+        deleted = (each for each in self._deleted_contenders if each.startswith(f"{key}/.wait/"))
+        sessions = (process.core.sessions.get(each.rpartition("/")[2]) for each in deleted)
+        return bool(self.keys[key].queue) and any(kept is not None for kept in sessions)
+
     def restored(self) -> None:
         """Take note that the state has gone back to a snapshot."""
         self.promises.went_back(max((rules.latest for rules in self._in_order), default=0))

@@ -119,7 +119,7 @@ class KeepingUser(LockUser):
     async def _open(self, io: SimIO, export: Export | None) -> bool:
         """Open a session, or resume one; returns whether that could be done."""
         core, text = self.process.core, None if export is None else export.text
-        call = self.judge.promises.called(self.process, "opens a session", core.timeout)
+        call, left = self.judge.promises.called(self.process, "opens a session", core.timeout), export
         if export is not None:
             self.judge.sessions.handed_over.discard(export.claim.session)
             self.judge.news.resumes(self.process, export.claim)
@@ -127,6 +127,7 @@ class KeepingUser(LockUser):
             self._kept = await self.process.call(
                 io.task, lambda io: handling.open_session(io, core.sessions, core.sessions.spec, resume=text)
             )
+            left = None
         except SessionNotFound:
             self.judge.see("session resumed in vain")
             return False
@@ -137,6 +138,8 @@ class KeepingUser(LockUser):
             return False
         finally:
             self.judge.promises.ended(call)
+            if left is not None:
+                self.judge.sessions.handed_over.add(left.claim.session)
         self.judge.note(self.process.name, f"keeps {short(self._kept.id)}")
         self._resumed = export
         return True

@@ -85,7 +85,7 @@ MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 STILL = 10.0
 MOST_STILL, MOST_STILL_OF_TREES = 8, 16
-"""Blocking queries for one thing in so many seconds, while that stays as it is; one more for each renewal.
+"""Blocking queries for one thing in so many seconds, while that stays as it is; two more for each renewal.
 Those for folders of groups follow what others of the client follow, too."""
 _REMEMBERED = 200
 CALMLY_SENT = 160
@@ -343,10 +343,10 @@ class Promises:
         troubled = max(self.troubled(process.name), self._acted.get(process.name, 0.0), process.awake_since)
         while asked[0] < max(query.began_at - STILL, troubled) and len(asked) > 1:
             asked.popleft()
-        # A query ends with each renewal of the client, so that both go over one connection.
+        # A query ends just before each renewal of the client, or just after it, to share its connection.
         renewed = sum(at >= asked[0] for at in self._renewals.get(process.name, ()))
         most = MOST_STILL if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
-        if len(asked) > most + renewed and not self._wakes_for_nothing:
+        if len(asked) > most + 2 * renewed and not self._wakes_for_nothing:
             text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {query}"
             self._judge.convict("pace", text)
 

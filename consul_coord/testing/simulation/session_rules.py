@@ -50,7 +50,7 @@ COINCIDENCE = 1e-9
 NEXT_TRY = 0.34
 """The part of a horizon within which the next try follows."""
 TRIED = 10.0
-MOST_FAILED = 45
+MOST_FAILED = 60
 """Tries of one thing in so many seconds, all of which failed. A lease has time for half as many."""
 MOST_RENEWED = 36
 """Likewise, of one session's renewals: one program makes them, and its pauses leave time for no more."""
