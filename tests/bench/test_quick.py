@@ -18,7 +18,7 @@ COUNTED = {aim.measure for aim in AIMS if aim.kind == "count"}
 
 @pytest.mark.long
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.name)
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)  # a busy machine may take 300 s to build the Go client for the first time
 def test_the_quick_form_runs_and_its_counts_are_within_the_aims(measure: Measure, bed: Bed) -> None:
     outcome = measure.run(bed)
     assert outcome.measure == measure.name
