@@ -172,6 +172,14 @@ def test_a_mutant_is_shown_what_reaches_its_line() -> None:
     assert none.shown_to(mutant, "functional") == none.shown_to(mutant, "simulator") == []
 
 
+def test_every_other_run_is_one_that_reaches_what_few_do() -> None:
+    mutant = a_few()[0]
+    line, runs = str(mutant.place.first), [f"seed:{number}" for number in range(6)]
+    lines = {line: [0, 1, 2, 3, 4], "rare": [3], "rare, too": [3, 5], "less rare": [2, 3], "others": [4]}
+    reached = Reached([], [], [], {}, runs, {mutant.file: lines})
+    assert reached.shown_to(mutant, "simulator") == [f"seed:{number}" for number in (3, 0, 4, 1, 2)]
+
+
 def test_what_no_test_reaches_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, *_, last = [each for each in a_few() if each.file == a_few()[0].file]
     lines = {first.file: {str(first.place.first): [0]}}
