@@ -83,8 +83,11 @@ def app() -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises."""
     code = _run(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        _drop_unwritable(stream)
+    error = _discard_unwritable(sys.stdout)
+    if error is not None and code == ExitCode.DONE:  # part of the answer is lost
+        _tell(f"consul-coord: can't write: {error.strerror}\n")
+        code = ExitCode.CONFIG
+    _discard_unwritable(sys.stderr)
     return code
 
 
@@ -124,12 +127,19 @@ def _tell(text: str) -> None:
         click.echo(text, err=True, nl=False)
 
 
-def _drop_unwritable(stream: TextIO) -> None:
-    """Let go of what can't be written: else Python tries it again at its exit, and ends with 120."""
+def _discard_unwritable(stream: TextIO) -> OSError | None:
+    """Discard buffered output that can't be written, and return the error.
+
+    Otherwise Python tries to write it again at its exit, and ends with 120.
+    """
     try:
         stream.flush()
-    except (OSError, ValueError):
+    except ValueError:  # it is closed
+        return None
+    except OSError as error:
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
+        return error
+    return None

@@ -155,7 +155,7 @@ def _numbers(mutant: Mutant, reached: Mapping[str, Mapping[str, list[int]]]) -> 
 
 
 def _most_telling(numbers: set[int], lines: Iterable[Collection[int]]) -> list[int]:
-    """Return some runs that reach the rarest lines of a module, each other ones."""
+    """Return the runs that reach the rarest lines of a module, each mostly others than the runs before."""
     # What is rare goes together: a line that most runs reach matters in few of them.
     lines_of: dict[int, list[int]] = {number: [] for number in numbers}
     weights: list[float] = []

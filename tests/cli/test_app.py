@@ -212,6 +212,26 @@ def test_what_can_no_longer_be_written_changes_no_exit_code(stream: str, argumen
     assert ended.returncode == code
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_lost_part_of_an_answer_is_no_success() -> None:
+    program = (
+        "import sys; from consul_coord.cli import app\n"
+        "app.app.main = lambda **_: sys.stdout.write('left') and None\n"
+        "sys.exit(app.run([]))"
+    )
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ(PYTHONUNBUFFERED=""),
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (78, "consul-coord: can't write: No space left on device\n")
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_answer_that_nobody_reads_is_not_the_answer_no(unbuffered: str) -> None:
     read, write = os.pipe()

@@ -79,7 +79,7 @@ _OF_CHANGES = ("changes of groups", "follow the leader ")
 _OF_MEMBERS = "watch the members "
 """The one that follows a whole group, by queries that an old leader may answer first."""
 _ONCE = ("candidate for ", "join again", "stay a member", "partition ", "job ")
-"""Those that read a key to decide by what is so now, and follow it."""
+"""Those that read a key once to decide something. An old leader may answer their queries."""
 _KEYS = "/v1/kv/"
 _NODE = frozenset({"deregister node", "check critical", "check flapping", "permission revoked", "crowd"})
 """The faults by which the servers refuse what they would do otherwise."""
@@ -250,8 +250,8 @@ class Answers:
         """Judge a reading whose answer is to be what is so now: no old leader may serve it.
 
         Few runs have such a leader at that moment, and a difference between what it knows and what is so.
-        ``follows``: it belongs to what follows something, where an old leader may answer first, and is found
-        out.
+        ``follows``: the task follows something by such queries. An old leader may answer these, as the task
+        asks again.
         """
         if "consistent" in dict(request.params) or process.foreign or request.path.startswith(OF_THE_AGENT):
             return
