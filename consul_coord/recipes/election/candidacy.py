@@ -250,12 +250,13 @@ class Candidacy:
 
     async def _may_contend(self, io: IO) -> bool:
         """Wait until nothing keeps it aside; returns False when it is over."""
-        while not self.is_over:
+        while True:
             with self.changes.watching() as changed:
+                if self.is_over:
+                    return False
                 if not self._must_stand_aside():
                     return True
                 await io.wait(changed, deadline=self._aside_until if self._healthy else None)
-        return False
 
     async def _contend(self, io: IO) -> Handle | None:
         """Contend in a task of its own, which ends when it must; returns the key's hold, or None."""

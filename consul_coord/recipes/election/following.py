@@ -142,7 +142,8 @@ class Following:
                 if self._told:
                     self._tell_change(io)
                 until = self._sight.good_until
-                await io.wait(changed, deadline=until if io.now() < until else None)
+                if not self._is_over:
+                    await io.wait(changed, deadline=until if io.now() < until else None)
 
     def _saw(
         self, leader: LeaderInfo | None, ttl: float | None = None, asked_at: float | None = None

@@ -162,11 +162,7 @@ class Partitioning:
         unsubscribe = self.client.closing.subscribe(self.changes.tell)
         io.spawn(self._follow, name=f"watch the members of {self._plan.group.prefix}")
         try:
-            while not self.is_over:
-                with self.changes.watching() as changed:
-                    if self._members is self._acted_on:
-                        await io.wait(changed)
-                        continue
+            while await self._has_to_act(io):
                 await self._settle(io)
                 await self._share_out(io)
         finally:
@@ -193,12 +189,23 @@ class Partitioning:
                 self._members = seen.value.all
                 self.changes.tell()
 
+    async def _has_to_act(self, io: IO) -> bool:
+        """Wait until others may be to own something; returns False when it is over."""
+        while True:
+            with self.changes.watching() as changed:
+                if self.is_over:
+                    return False
+                if self._members is not self._acted_on:
+                    return True
+                await io.wait(changed)
+
     async def _settle(self, io: IO) -> None:
         """Wait until the group has not changed for a moment."""
         latest = io.now() + MOST_SETTLING * self._plan.settle
-        while not self.is_over and io.now() < latest:
+        while io.now() < latest:
             with self.changes.watching() as changed:
-                if not await io.wait(changed, deadline=min(latest, io.now() + self._plan.settle)):
+                until = min(latest, io.now() + self._plan.settle)
+                if self.is_over or not await io.wait(changed, deadline=until):
                     return
 
     async def _share_out(self, io: IO) -> None:
