@@ -167,6 +167,7 @@ class Grant:
         "entered",
         "fence",
         "flags",
+        "given_back",
         "granted_at",
         "kept",
         "key",
@@ -249,6 +250,8 @@ class Grant:
         """Whether its beginning was reported: its end is reported later than that."""
         self.told: Once[LossReason] = Once()
         """Settled when its loss was reported."""
+        self.given_back = False
+        """Whether the server was told of its end, or the reaper is to do that."""
         self._lost_callbacks: dict[object, Callable[[LossReason], object]] = {}
         self._limits: dict[LossReason, float] = {}
         """When it ends at the latest, however long the session lasts, and what that is then."""

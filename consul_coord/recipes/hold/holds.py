@@ -208,7 +208,7 @@ class Holds:
         hold.wake()
         self.call_back(hold)
         if by_closing:
-            if hold.outcome.value is None:  # otherwise it was given back
+            if not hold.given_back:
                 self._given_up[hold] = None
         else:
             if reason in OVERDUE:
@@ -314,6 +314,7 @@ class Holds:
 
     def given_back(self, hold: Grant) -> None:
         """Take note that a hold was given back, or that the reaper is to do that."""
+        hold.given_back = True
         self._given_up.pop(hold, None)
 
     def releasing(self) -> list[Grant]:

@@ -1,4 +1,4 @@
-"""A program that is stopped at any line of it ends at once: none waits for what it was told just before."""
+"""What another thread does at any line of a program counts: that ends at once, or gives back all the same."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
+from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.election import candidacy, following
+from consul_coord.recipes.hold import grant, holds
+from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.partition import partitioning
 from tests.support.amid import each_line
-from tests.support.fake_io import FakeIO
+from tests.support.fake_io import FakeIO, run_at_once
+from tests.support.replies import SESSION, ok
 from tests.unit.recipes.test_candidacy import Scripted
 from tests.unit.recipes.test_following import Seen
 from tests.unit.recipes.test_partitioning_program import partitioning as partitioner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import ModuleType
 
     from tests.support.amid import Line
 
@@ -75,3 +81,23 @@ def test_a_follower_of_the_leader() -> None:
             seen.changes.tell()
 
         stopped_at(line, seen.io, seen.following._watch_age(seen.io), stop)
+
+
+@pytest.mark.parametrize("module", [holds, grant])
+def test_a_hold_that_is_released_as_its_client_closes_is_given_back(module: ModuleType) -> None:
+    for line in each_line(module):
+        io = FakeIO()
+        core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+        io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+        kept = io.run(core.sessions.shared.live(io, deadline=io.time + 10))
+        pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
+        kind = LockKind(Keys(core, ["k"], LOCK_FLAGS, "me"))
+        handle = core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        hold = handle.grant
+
+        def release(io: FakeIO = io, core: ClientState = core, hold: grant.Grant = hold) -> None:
+            if hold.ended:
+                run_at_once(holds.release(io, core.holds, hold))
+
+        line.run(core.begin_close, act=release)
+        assert core.holds.given_up() == [hold], f"released at {line.reached}"
