@@ -142,9 +142,14 @@ class Calls(dict[Interrupt, None]):
         """Let no more calls begin; returns whether this call was the first to do so."""
         return self._refusal.settle(error)
 
+    def under_way(self) -> list[Interrupt]:
+        """Return the calls of this moment."""
+        # By its keys: without a GIL, the copy of a subclass of dict is not one operation.
+        return list(self.keys())
+
     def end(self, error: Callable[[], Exception]) -> None:
         """End those that wait."""
-        for interrupt in list(self):
+        for interrupt in self.under_way():
             interrupt.fire(error)
 
 

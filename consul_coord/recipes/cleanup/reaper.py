@@ -154,7 +154,7 @@ class Reaper:
             due = [one for one in entries if one.due <= io.now()]
             for entry in due:
                 await self._do_if_wanted(io, entry)
-            if not due:
+            if entries and not due:
                 await io.wait(self._more, deadline=entries[0].due)
 
     async def _do_if_wanted(self, io: IO, entry: _Entry) -> None:

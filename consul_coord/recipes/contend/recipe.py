@@ -81,7 +81,7 @@ class Cancellable:
 
     def cancel(self, client: Shared) -> None:
         """End the waiting calls with AcquireCancelled."""
-        for call in list(client.calls):
+        for call in client.calls.under_way():
             if isinstance(call, Waiting) and call.about is self:
                 call.fire(self.cancelled)
 

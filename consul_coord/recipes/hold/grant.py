@@ -266,7 +266,7 @@ class Grant:
     @property
     def limited_until(self) -> float:
         """When it ends at the latest, however long the session lasts."""
-        return min(self._limits.values(), default=math.inf)
+        return min(list(self._limits.values()), default=math.inf)  # a copy: another thread may add one
 
     def limit(self, reason: LossReason, until: float) -> None:
         """Have it end at a time, for a reason; what was said before for that reason is replaced."""

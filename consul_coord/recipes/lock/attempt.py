@@ -173,9 +173,12 @@ class LockAttempt(Attempt):
 
     def _block_in_line(self, ticket: Ticket) -> None:
         tickets = self.client.tickets
+        position = tickets.position(ticket)
+        if position == 0:
+            return  # its turn has just come
         # Behind the clean-up after its own failure, that failure is what stands in the way.
         if self.cause is None or any(one.owner is not None for one in tickets.queue(ticket.key)[:1]):
-            self._block("queued", position=tickets.position(ticket))
+            self._block("queued", position=position)
 
     def _held_here(self, key: str) -> tuple[Holder, ...]:
         """Return the holder of a key if it is another thread or task of this client; no I/O."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from consul_coord.events import Waiting
 from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
+from consul_coord.recipes.cleanup import reaper
+from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.election import candidacy, following
 from consul_coord.recipes.hold import grant, holds
+from consul_coord.recipes.lock import attempt
 from consul_coord.recipes.lock.keys import Keys, LockKind
+from consul_coord.recipes.lock.lock import LockObject
+from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.partition import partitioning
 from tests.support.amid import each_line
 from tests.support.fake_io import FakeIO, run_at_once
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import ModuleType
 
+    from consul_coord.recipes.lock.attempt import LockAttempt
     from tests.support.amid import Line
 
 LATE = 60.0
@@ -81,6 +89,33 @@ def test_a_follower_of_the_leader() -> None:
             seen.changes.tell()
 
         stopped_at(line, seen.io, seen.following._watch_age(seen.io), stop)
+
+
+@pytest.mark.usefixtures("more_than_asked")
+def test_a_reaper_whose_last_task_is_taken_out() -> None:
+    for line in each_line(reaper):
+        io = FakeIO()
+        core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+        core.reaper.add(RemoveKey(f"k/.wait/{SESSION}"), after=5.0)
+        io.expect("DELETE", f"/v1/kv/k/.wait/{SESSION}", ok(True))
+
+        def drop(core: ClientState = core) -> None:
+            core.reaper.drop(SESSION)
+            core.reaper._more.set()  # as the next task does
+
+        stopped_at(line, io, core.reaper._run(io), drop)
+
+
+def test_a_caller_whose_turn_comes_is_told_no_place_in_the_queue() -> None:
+    for line in each_line(attempt):
+        io = FakeIO()
+        core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+        first = Ticket(core.tickets, "k", "another thread")
+        core.tickets.join(first)
+        lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+        waiting = cast("LockAttempt", lock.attempt(io, core, timeout=None))
+        stopped_at(line, io, waiting._wait_for_ticket("k"), first.leave)
+        assert all(told.blocker.position for told in io.seen(Waiting)), line.reached
 
 
 @pytest.mark.parametrize("module", [holds, grant])
