@@ -71,8 +71,8 @@ class _Cover:
         self.path = path
         self.index = 0
         """To ask with; 0 for the present state, at once."""
-        self.looked_at = 0
-        """The index by which its places were looked at; 0 for never."""
+        self.looked_at = 0, False
+        """The index by which its places were looked at, and whether names were shown; 0 for never."""
         self.in_vain: list[float] = []
         """When its places were looked at in vain, since one had changed."""
         self.failures = 0
@@ -249,9 +249,11 @@ class Together:
 
     async def _take(self, io: IO, cover: _Cover, answer: Result[tuple[str, ...]]) -> None:
         """Look at the places of a folder, if it has changed."""
-        # Names may be hidden from the token: only the index counts.
+        # Names may be hidden, by the permission that there was when the query began. So they prove nothing, but
+        # those that show at an index that was hidden before are news.
+        seen = answer.index, bool(answer.value)
         folders = [folder for folder in list(self._folders) if cover.has(folder.path)]
-        if answer.index == cover.looked_at:
+        if seen == cover.looked_at:
             for folder in folders:
                 folder.hear(folder.at, io.now())
         else:
@@ -262,7 +264,7 @@ class Together:
             found = await self._look_at(io, self._held_in(cover))
             await self._look_into(io, [folder for folder in folders if folder.path != cover.path])
             self._judge(io, cover, useful=found or before != [folder.at for folder in folders])
-        cover.looked_at, cover.index = answer.index, next_index(cover.index, answer.index)
+        cover.looked_at, cover.index = seen, next_index(cover.index, answer.index)
 
     def _judge(self, io: IO, cover: _Cover, *, useful: bool) -> None:
         """Take note of whether a change of a folder was one of a place in it."""
@@ -272,7 +274,7 @@ class Together:
             self._avoided[cover.path] = io.now() + AVOIDED
 
     def _failed(self, io: IO, cover: _Cover, error: ConsulCoordError) -> None:
-        cover.index = cover.looked_at = 0
+        cover.index, cover.looked_at = 0, (0, False)
         if retryable(error):
             io.emit(Retried("GET", f"/v1/kv/{cover.path}", f"{type(error).__name__}: {error}"))
         else:

@@ -322,6 +322,39 @@ class Server(FakeIO):
         return ok([request.path.removeprefix("/v1/kv/")], index=self.index)
 
 
+class Hiding(Server):
+    """One whose answers show nothing, as the permission counts that there was when a query began."""
+
+    hides = True
+
+    async def changed(
+        self, request: Request, *, until: Signal | None = None, deadline: float | None = None
+    ) -> Response | None:
+        hides = self.hides
+        answer = await super().changed(request, until=until, deadline=deadline)
+        return ok([], index=self.index) if hides and answer is not None else answer
+
+
+def test_a_change_that_a_query_has_hidden_shows_in_the_next_one() -> None:
+    async def longest(io: object, /, *, until: Signal | None) -> float:
+        return 600.0
+
+    def change() -> None:
+        io.hides = False
+        io.index += 1
+
+    io, folder, changed = Hiding(int, change, int), Folder("g/m"), Signal()
+    together = Together(io, longest, timeout=10.0)
+    folder.is_doubtful = True
+    assert io.run(together.change(io, folder, until=None))
+    folder.is_doubtful = False  # its follower has read that nothing is there
+    folder.await_with(changed)
+    io.meanwhile.append(folder.leave)
+    io.run_spawned("changes of groups")
+    assert changed.is_set()
+    assert folder.at == io.index
+
+
 def watched(io: Server, *held: Held) -> None:
     """Have holds watched until they are over."""
 
