@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.server import ReferenceServer
     from consul_coord.testing.simulation.scheduler import Event
+    from consul_coord.testing.simulation.threads import Threads
     from tests.promises.conftest import MakeClient
     from tests.support.proxy import FaultProxy
     from tests.support.sites import Operator
@@ -261,11 +262,13 @@ def test_a_program_that_is_cancelled_before_its_start_does_nothing_in_a_simulati
     class Runner:
         crashed = False
         running: SimTask | None = None
+        threads: Threads | None = None
 
         def __init__(self) -> None:
             self.scheduler = Scheduler(Dice(0, "order"))
 
-        def soon(self, action: Callable[[], object]) -> Event:
+        def soon(self, action: Callable[[], object], *, thread: object = None) -> Event:
+            assert thread is task
             return self.scheduler.after(0.0, action)
 
     runner = Runner()

@@ -98,6 +98,7 @@ from consul_coord.testing.simulation.worlds import (
     draw_with_limit,
     draw_with_members,
     draw_with_rwlocks,
+    draw_with_threads,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Mutation:
         code = compile(
             # Outside its class, ``super()`` does not know which that is.
             source.replace("super()", f"super({getattr(self.home, '__name__', '')}, self)"),
-            f"<{self.name}>",
+            str(module.__file__),  # threads stand still at the lines of the recipes
             "exec",
             flags=__future__.annotations.compiler_flag,
             dont_inherit=True,
@@ -1030,8 +1031,8 @@ MUTATIONS = (
         "a change among the members is noticed only as a change of their folder",
         Together,
         "_take",
-        "if answer.index == cover.looked_at:",
-        "if cover.looked_at:",
+        "if seen == cover.looked_at:",
+        "if cover.looked_at[0]:",
         within=10,
         drawn=draw_with_members,
     ),
@@ -1286,8 +1287,8 @@ MUTATIONS = (
         "the later of two limits counts",
         Grant,
         "limited_until",
-        "min(self._limits.values()",
-        "max(self._limits.values()",
+        "min(list(self._limits.values())",
+        "max(list(self._limits.values())",
         breaks="told",
         within=40,
         drawn=draw_calm,
@@ -1861,10 +1862,56 @@ MUTATIONS = (
         drawn=_sharing_unevenly,
     ),
     Mutation(
+        "a partitioner looks whether it is over before it watches",
+        Partitioning,
+        "_has_to_act",
+        """\
+    while True:
+        with self.changes.watching() as changed:
+            if self.is_over:
+                return False
+""",
+        """\
+    while not self.is_over:
+        with self.changes.watching() as changed:
+""",
+        rare=True,
+        drawn=draw_with_threads,
+    ),
+    Mutation(
+        "what its user released as the client closed counts as given back",
+        Holds,
+        "ended",
+        "if not hold.given_back:",
+        "if hold.outcome.value is None:",
+        rare=True,
+        drawn=draw_with_threads,
+    ),
+    Mutation(
+        "a reaper waits for what another thread has taken out",
+        Reaper,
+        "_run",
+        "if entries and not due:",
+        "if not due:",
+        rare=True,
+        breaks="no bugs",
+        drawn=draw_with_threads,
+    ),
+    Mutation(
+        "a caller whose turn has come names its place",
+        LockAttempt,
+        "_block_in_line",
+        "if position == 0:",
+        "if False:",
+        breaks="told",
+        within=600,
+        drawn=draw_with_threads,
+    ),
+    Mutation(
         "partitions move before the group is quiet",
         Partitioning,
         "_settle",
-        "while not self.is_over and io.now() < latest:",
+        "while io.now() < latest:",
         "while False:",
         breaks="sharing",
         within=50,

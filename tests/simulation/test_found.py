@@ -691,8 +691,9 @@ def test_closing_waits_for_an_election_under_way_before_it_destroys_the_session(
 
 def test_a_reply_that_is_still_to_come_keeps_nothing_of_a_call_that_has_ended() -> None:
     stepped: list[object] = []
-    runner = SimpleNamespace(crashed=False, soon=stepped.append)
-    wakeup = Wakeup(SimpleNamespace(runner=runner, step="step", parked_at=None))  # type: ignore[arg-type]
+    runner = SimpleNamespace(crashed=False, soon=lambda action, thread: stepped.append((action, thread)))
+    task = SimpleNamespace(runner=runner, step="step", thread="a thread", parked_at=None)
+    wakeup = Wakeup(task)  # type: ignore[arg-type]
     handle = a_lock()
     kept = weakref.ref(handle)
 
@@ -708,4 +709,4 @@ def test_a_reply_that_is_still_to_come_keeps_nothing_of_a_call_that_has_ended() 
     del program
     assert kept() is None
     wakeup.fire(lambda: "late")
-    assert stepped == ["step"]
+    assert stepped == [("step", "a thread")]

@@ -33,7 +33,7 @@ LONG_RUN = range(100_000, 120_000)
 
 DRAWN_BESIDES = (
     *("connections", "sharing", "strangers", "chaos", "amid", "fates", "hot", "hot_probability"),
-    *("once", "calm", "lingering", "chaos_seconds", "own_ttl", "behind"),
+    *("once", "calm", "lingering", "chaos_seconds", "own_ttl", "behind", "threads"),
 )
 """The parts of a plan that a seed may draw besides its world."""
 SEVERAL_UNANSWERED = 9, 53

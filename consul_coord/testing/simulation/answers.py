@@ -145,7 +145,7 @@ class Answers:
             until = claim.limits.get(reason, now)
             if now < until - JUST:
                 self._judge.convict("cause", f"{claim} was lost as {reason}, {until - now:.3f} s early")
-        elif reason is LossReason.CLIENT_CLOSED and not (claim.left or claim.process.core.closing.is_set()):
+        elif reason is LossReason.CLIENT_CLOSED and not (claim.left or self._closes(claim.process)):
             self._judge.convict("cause", f"{claim} was lost, as its client is closed, and it is not")
 
     def _has_now(self, claim: Claim) -> bool:
@@ -164,7 +164,8 @@ class Answers:
                 ends.append(-math.inf)  # what its lease was is not known any more
             elif sent_at is not None:
                 ends.append(sent_at + (1 - DRIFT) * judge.promises.horizon(one))
-        if ends and process.clock.now() < min(ends) - self._early:
+        # A thread that stood still amid a renewal has told nobody of it, and knows of no other one.
+        if ends and process.clock.now() < min(ends) - self._early and process.threads is None:
             left = min(ends) - process.clock.now()
             judge.convict("cause", f"{claim} expired {left:.3f} s before its lease was over")
         if self._one_failure:
@@ -348,6 +349,10 @@ class Answers:
         if self._twice and not rules.surely_stands(claim):
             return True  # of a release that a proxy has made twice, only the second reply arrives
         return claim.was_gone or not judge.cluster.lives(claim.session) or not rules.counts(claim)
+
+    def _closes(self, process: Process) -> bool:
+        """Return whether a client closes, perhaps with the thread that has begun to."""
+        return process.core.closing.is_set() or not process.able
 
     def ensured(self, claim: Claim, seconds: float, *, since: float) -> None:
         """Judge a call that says that so many seconds of the lease are left."""

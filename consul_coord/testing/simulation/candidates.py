@@ -380,7 +380,7 @@ class CandidateUser(Holder):
             if io.now() < began + seconds - JUST or (hold is not None and hold.ended):
                 self.judge.convict("answers", f"{self.process.name} {what}, in vain, and that is wrong")
         else:
-            if hold is not None and reason is not _end_of(hold):
+            if hold is not None and reason is not _end_of(hold) and not self.process.is_behind:
                 text = f"{self.process.name} {what}: {reason} is the answer, not {_end_of(hold)}"
                 self.judge.convict("answers", text)
         finally:
@@ -572,7 +572,8 @@ class _View(LeadershipView):
 
     def _convict(self, how: str) -> None:
         what = f"{self._process.name}'s leadership of {self.key} in term {self._hold.fence}"
-        self._process.judge.convict("answers", f"{what} {how}")
+        if not self._process.is_behind:  # it may have ended amid the question
+            self._process.judge.convict("answers", f"{what} {how}")
 
     def look(self, candidacy: Candidacy) -> None:
         """Judge what it says of itself, and what the candidate says of it."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.world import World
 
 
+CLUSTER_KNOWN = 1.0
+"""Seconds after which each client knows its cluster: until then, none of its further agents may serve it."""
 _GONE = RELEASED_WITHIN + 4.0
 """Seconds after which nothing of a closed client runs: a release has ended by then, and a user has rested."""
 _TRIED_WITHIN = 8.0
@@ -96,7 +98,7 @@ class Chaos:
             "write": self._write,
             "damage job": self._damage_job,
         }
-        self._agents_rest_until = 0.0
+        self._agents_rest_until = CLUSTER_KNOWN
         self.repairs: list[Callable[[], object]] = []
         """The ends of what an operator has damaged, by when all is healed at the latest."""
         self._keys = tuple(world.judge.keys)

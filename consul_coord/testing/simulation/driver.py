@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NoReturn
 
 from consul_coord.errors import ClientClosed, ConnectFailed, RequestTimeout
@@ -21,6 +21,7 @@ from consul_coord.http.blocking import read_timeout
 from consul_coord.io import Signal
 from consul_coord.testing.simulation.connections import Call, Stopped
 from consul_coord.testing.simulation.program import SimTask
+from consul_coord.testing.simulation.threads import BACKGROUND, CALLBACKS, Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,8 +57,8 @@ class SimHost(BaseHost):
         return isinstance(owner, SimTask) and owner.done.is_set()
 
     def mutex(self) -> AbstractContextManager[object]:
-        """Return what does nothing: a process has one thread here."""
-        return nullcontext()
+        """Return what nobody waits for: no thread stands still with it."""
+        return Mutex(self._process)
 
     def spawn(self, program: Callable[[IO], Awaitable[object]], *, name: str) -> SimTask:
         """Run a program in the background of the process."""
@@ -65,7 +66,7 @@ class SimHost(BaseHost):
         async def run(io: SimIO) -> None:
             await program(io)
 
-        return self._process.spawn(run, name=name)
+        return self._process.spawn(run, name=name, thread=BACKGROUND)
 
     def call_back(self, function: Callable[[], object]) -> None:
         """Call a user's function in an event of its own."""
@@ -76,7 +77,7 @@ class SimHost(BaseHost):
             except Exception as error:  # noqa: BLE001 - a user's bug must not end the run unseen
                 self.report_failure("a callback", error)
 
-        self._process.soon(call)
+        self._process.soon(call, thread=CALLBACKS)
 
     def call_later(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function when so much time has passed for the process."""

@@ -216,7 +216,7 @@ class Holder:
         if outcome in {RELEASED, ReleaseOutcome.UNKNOWN}:
             self.judge.news.expect(self.process, "released", hold.key, hold.fence, outcome)
         if outcome is RELEASED:
-            self.judge.released(claim)
+            self.judge.released(claim, since=began)
             most = 4 + len(claim.others) if self._writes == hold.fence else 2
             self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
         else:
@@ -448,9 +448,10 @@ class User(Holder, ABC):
             dropped = await self._round(io)
             if dropped is not None:
                 self._forgot_at = io.now()
-                # What looks after it may still wait for an answer that has got lost.
+                # What looks after it may still wait for an answer that has got lost, or stand still.
                 is_answered = self.judge.now > self.judge.promises.contact(self.process.name).answered_from
-                if dropped() is not None and is_answered and not self._others:
+                is_free = is_answered and self.process.able and not self._others
+                if dropped() is not None and is_free:
                     self.judge.convict("nothing left", f"{self.process.name} keeps a hold that was dropped")
             await io.sleep(self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0))))
 
@@ -546,6 +547,7 @@ class User(Holder, ABC):
         await self.prepare(io, what)
         # A try takes no longer than one request may.
         limit_of_call = process.core.timeout if timeout == 0 else timeout
+        waiting = Waiting(what)
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         began, since = io.now(), self.judge.now
         before, index = io.task.sent, self.judge.cluster.state.store.raft_index
@@ -555,7 +557,7 @@ class User(Holder, ABC):
         try:
             try:
                 handle = await process.call(
-                    io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=Waiting(what)
+                    io.task, lambda io: self.take(io, what, timeout=timeout), interrupt=waiting
                 )
             finally:
                 self.judge.promises.ended(call)

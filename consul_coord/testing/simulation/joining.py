@@ -306,6 +306,8 @@ class Guest(Joiner):
     async def _leave_amid(self, delay: float, io: SimIO) -> None:
         """Leave as another task of the process does; the join, if it goes on, ends with that."""
         await io.sleep(delay)
+        if self._call is None:
+            return  # the join has not begun
         member = self._member
         if self._joining and member.hold is None:
             self.judge.see("left amid a join")
@@ -338,6 +340,8 @@ class Guest(Joiner):
 
     def _look(self) -> None:
         """Judge that an id that is free is taken."""
+        if self._call is None:
+            return  # its first join has not begun
         judge, process, member = self.judge, self.process, self._member
         is_free = self._joining and process.able and not member.is_over
         is_free = is_free and not judge.cluster.holder(member.key)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from consul_coord import events
+from consul_coord.errors import ClientClosed
 from consul_coord.models import LossReason
 from consul_coord.testing.simulation.answers import Answers
 from consul_coord.testing.simulation.belongings import Belongings
@@ -417,6 +418,8 @@ class Judge:
                 pass
 
     def _check_failure(self, process: Process, event: events.Failed) -> None:
+        if process.is_behind and event.error.startswith(ClientClosed.__name__):
+            return  # while a thread that closes the client stands still
         if not (self.news.knows(process, event.where) or _is_expected(event.where, event.error)):
             self.convict("no bugs", f"{event.where} of {process.name}: {event.error}")
 
@@ -529,11 +532,14 @@ class Judge:
         for one in claim.whole:
             self.rules[one.of].told(one)
 
-    def released(self, claim: Claim) -> None:
-        """Judge a release that reports RELEASED."""
+    def released(self, claim: Claim, *, since: float) -> None:
+        """Judge a release that reports RELEASED, to a user that asked at ``since``."""
         for one in claim.whole:
             if self.rules[one.of].has_now(one.session, one.fence):
                 self.convict("released", f"{one} is said to be released, and the server still has it")
+        was_gone = all(one.gone_since is not None and one.gone_since < since for one in claim.whole)
+        if was_gone and not self.answers.excused(claim.process, since=since):
+            self.convict("answers", f"{claim} is said to be released, and was gone before that was asked")
 
     def verified(self, claim: Claim, *, since: float) -> None:
         """Judge a report that the server has a hold, to a user that asked at ``since``."""

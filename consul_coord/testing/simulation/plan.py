@@ -175,6 +175,8 @@ class Plan:
     """The part of the readings that allow it which an old leader answers, while there is one."""
     still: float = 0.0
     """Of so many requests the sender stands still just then, for about a lease."""
+    threads: float = 0.0
+    """Of so many steps of a program its thread stands still amid, while other threads go on."""
     own_ttl: float = 1.0
     """The part of the clients' TTL that sessions have which some locks and candidates have for themselves."""
     several: bool = False
@@ -307,6 +309,7 @@ class Plan:
                 if self.still
                 else ()
             ),
+            *([f"amid {self.threads:.0%} of the steps a thread stands still"] if self.threads else ()),
             *([f"{self.callers} users of plain calls each"] if self.callers else ()),
             *([f"{self.crowd} watches each"] if self.crowd else ()),
             *([f"the agent takes {self.connections} connections"] if self.connections else ()),

@@ -26,6 +26,7 @@ from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.driver import SimHost, SimIO, Way
 from consul_coord.testing.simulation.network import Link
 from consul_coord.testing.simulation.program import SimTask
+from consul_coord.testing.simulation.threads import BACKGROUND
 from consul_coord.testing.simulation.ways import settings_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from consul_coord.testing.simulation.network import Network
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.scheduler import Event, Scheduler
+    from consul_coord.testing.simulation.threads import Threads
 
 T = TypeVar("T")
 
@@ -108,15 +110,18 @@ class Process:
         self._kept: list[Event] = []
         self._tasks: dict[SimTask, None] = {}
         self.running: SimTask | None = None
+        self.threads: Threads | None = None
         self.agents = self._know_agents(network)
         self.engine = None if network.room is None else SimEngine(self, network.room)
         self.core = ClientState(self.host, spec=plan.spec, timeout=plan.timeout)
         if self.agents is not None:
             self.core.attach(self.agents)
-            self.spawn(partial(self._look_after, self.agents), name="look after the agents")
+            self.spawn(
+                partial(self._look_after, self.agents), name="look after the agents", thread=BACKGROUND
+            )
         if self.engine is not None:
             self.engine.listen(partial(self.core.refused, "the agent"))
-            self.spawn(partial(self._sweep, self.engine), name="idle connections")
+            self.spawn(partial(self._sweep, self.engine), name="idle connections", thread=BACKGROUND)
         self.reaper = WatchedReaper(self.core, judge)
         self.core.reaper = self.reaper
 
@@ -165,11 +170,15 @@ class Process:
         """Return whether it takes an event now."""
         if self._stopped and not self.crashed:
             self._kept.append(event)
-        return not (self.crashed or self._stopped)
+        if self.crashed or self._stopped:
+            return False
+        return self.threads is None or self.threads.admit(event)
 
-    def soon(self, action: Callable[[], object]) -> Event:
-        """Have something happen as soon as the process comes to it."""
-        return self._scheduler.after(self.rng.uniform(0.0, _WAKING), action, gate=self)
+    def soon(self, action: Callable[[], object], *, thread: object = None) -> Event:
+        """Have something happen as soon as the process comes to it, or that thread of it."""
+        event = self._scheduler.after(self.rng.uniform(0.0, _WAKING), action, gate=self)
+        event.thread = thread
+        return event
 
     def alarm(self, local: float, action: Callable[[], object]) -> Callable[[], None]:
         """Have something happen when the process's clock shows ``local``; returns how to cancel that."""
@@ -188,7 +197,8 @@ class Process:
 
     def on_failure(self, where: str, error: BaseException) -> None:
         """Tell the judge of a bug. ClientClosed is right where the client is closed."""
-        if not (self.crashed or (isinstance(error, ClientClosed) and self.core.closing.is_set())):
+        closes = self.core.closing.is_set() or not self.able
+        if not (self.crashed or (isinstance(error, ClientClosed) and closes)):
             self.judge.failed(self, where, error)
 
     # -- fate
@@ -199,8 +209,24 @@ class Process:
 
     @property
     def able(self) -> bool:
-        """Whether it does anything at present."""
-        return not (self.crashed or self._stopped)
+        """Whether it does anything at present, and all of its threads do."""
+        is_still = self._stopped or (self.threads is not None and self.threads.stand_still)
+        return not (self.crashed or is_still)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a thread stands still, or did a moment ago, so that what it says is of before."""
+        return self.threads is not None and self.threads.are_behind
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds its threads have stood still, in all, while others went on."""
+        return 0.0 if self.threads is None else self.threads.lag
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it does."""
+        return self._stopped
 
     def stop(self) -> None:
         """Stand still."""
@@ -220,6 +246,9 @@ class Process:
 
     def crash(self) -> None:
         """Be no more."""
+        if self.threads is not None and self.threads.stand_still:
+            self.threads.at_last = self.crash
+            return
         self.crashed = True
         self._kept.clear()
         for task in list(self._tasks):
@@ -230,9 +259,12 @@ class Process:
 
     # -- programs
 
-    def spawn(self, program: Callable[[SimIO], Coroutine[Any, Any, object]], *, name: str) -> SimTask:
-        """Run a program in a task of its own."""
+    def spawn(
+        self, program: Callable[[SimIO], Coroutine[Any, Any, object]], *, name: str, thread: object = None
+    ) -> SimTask:
+        """Run a program in a task of its own, on a thread of its own unless another one is given."""
         task = SimTask(self, name, on_failure=self.on_failure)
+        task.thread = thread or task
         if self.crashed or self.closed:
             task.done.set()
             return task

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from consul_coord.testing.simulation.diary import Diary
     from consul_coord.testing.simulation.scheduler import Event
+    from consul_coord.testing.simulation.threads import Threads
 
 T = TypeVar("T")
 
@@ -42,9 +43,11 @@ class Runner(Protocol):
 
     running: SimTask | None
     """The task that goes on, or went on last."""
+    threads: Threads | None
+    """Its threads, if one of them may stand still amid a step."""
 
-    def soon(self, action: Callable[[], object]) -> Event:
-        """Have something happen as soon as the process comes to it."""
+    def soon(self, action: Callable[[], object], *, thread: object = None) -> Event:
+        """Have something happen as soon as the process comes to it, or that thread of it."""
         ...
 
 
@@ -63,7 +66,7 @@ class Wakeup:
         """End the suspension: ``outcome()`` gives what the program gets, or raises it."""
         if self._outcome is None:
             self._outcome = outcome
-            self._task.runner.soon(self._task.step)
+            self._task.runner.soon(self._task.step, thread=self._task.thread)
 
     def __await__(self) -> Generator[None, None, Any]:
         self._task.parked_at = self
@@ -102,6 +105,8 @@ class SimTask:
         self.shields = 0
         """How many clean-ups are under way, one within the other."""
         self.parked_at: Wakeup | None = None
+        self.thread: object = self
+        """What runs it: nothing else, if it is a user's."""
         self._on_failure = on_failure
         self._program: Coroutine[Any, Any, object] | None = None
         self._started = False
@@ -110,7 +115,7 @@ class SimTask:
     def start(self, program: Coroutine[Any, Any, object]) -> None:
         """Begin, in an event of its own."""
         self._program = program
-        self.runner.soon(self.step)
+        self.runner.soon(self.step, thread=self.thread)
 
     def cancel(self) -> None:
         """Ask the program to end, after what is shielded; every later step outside a shield says so again."""
@@ -142,8 +147,12 @@ class SimTask:
             return
         self._started = True
         self.runner.running = self
+        threads = self.runner.threads
         try:
-            program.send(None)
+            if threads is None:
+                program.send(None)
+            else:
+                threads.send(program)
         except StopIteration:
             self._end()
         except (Cancelled, Crashed, KeyboardInterrupt):

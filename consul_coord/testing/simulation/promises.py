@@ -169,6 +169,16 @@ class PendingCall:
     gives_back: bool = False
     """Whether it does nothing but give back, which nothing cuts short: its limit is for that."""
     cancelled: bool = False
+    lag: float = field(init=False)
+    """For how many seconds threads of its process had stood still before."""
+
+    def __post_init__(self) -> None:
+        self.lag = self.process.lag
+
+    @property
+    def lagged(self) -> float:
+        """For how many seconds threads of its process have stood still since it began."""
+        return self.process.lag - self.lag
 
     def cancel(self) -> None:
         """Have it end at once."""
@@ -346,7 +356,9 @@ class Promises:
         # A query ends just before each renewal of the client, or just after it, to share its connection.
         renewed = sum(at >= asked[0] for at in self._renewals.get(process.name, ()))
         most = MOST_STILL if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
-        if len(asked) > most + 2 * renewed and not self._wakes_for_nothing:
+        # A candidate of low priority queues for a second at a time, and begins to watch anew each time.
+        is_modest = any(query.asks_for[0].startswith(f"/v1/kv/{key}/") for key in process.modest)
+        if len(asked) > most * (1 + is_modest) + 2 * renewed and not self._wakes_for_nothing:
             text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {query}"
             self._judge.convict("pace", text)
 
@@ -410,7 +422,7 @@ class Promises:
     def may_wait(self, process: Process, task: SimTask, what: str, *, until: float | None) -> None:
         """Judge until when a task is ready to wait, by its process's clock; None for as long as it takes."""
         calls = (one for one in self._calls if one.task is task and (one.gives_back or not task.shields))
-        limit = min((one.limit for one in calls), default=math.inf)
+        limit = min((one.limit + one.lagged for one in calls), default=math.inf)
         if math.isinf(limit) or process.foreign:
             return
         ends = math.inf if until is None else process.clock.true(until)
@@ -648,7 +660,7 @@ class Promises:
         for call in self._calls:
             process = call.process
             # A process that stood still comes to it when it goes on; timers sleep with their machine.
-            late = self._judge.now - max(call.deadline + process.slept, process.awake_since)
+            late = self._judge.now - max(call.deadline + process.slept + call.lagged, process.awake_since)
             if late > ENDED_WITHIN and process.able:
                 why = "cancelled" if call.cancelled else "over"
                 text = f"{process.name} {call.what}: {why} for {late:.3f} s, and still waiting"

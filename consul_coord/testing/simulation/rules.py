@@ -207,9 +207,9 @@ class Rules(ABC):
         # What an operator has ended since may be told late; whether that is so is judged as any loss is. So
         # may a lease that has run out since.
         lost = hold is not None and hold.reason is not None
-        if hold is not None and hold.reason is LossReason.EXPIRED:
+        if hold is not None and hold.reason in {None, LossReason.EXPIRED}:
             lost = hold.granted_at < claim.lease.valid_until
-        if not (claim.believed() or lost or claim.left):
+        if not (claim.believed() or lost or claim.left or claim.process.is_behind):
             judge.convict("granted", f"{claim} was over before it began")
         self.claims.append(claim)
         self.check_fence(claim)
@@ -339,7 +339,7 @@ class Rules(ABC):
         elif hold.ended:
             if hold.released:
                 return True
-            if not hold.lost.is_set():
+            if not hold.lost.is_set() and process.able:
                 self.judge.convict("told", f"{claim} is lost, and its event is not set")
             claim.found_lost = now
             self.judge.answers.lost(claim, hold)

@@ -14,7 +14,7 @@ import itertools
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from consul_coord.testing.simulation.dice import Dice
 
@@ -30,12 +30,14 @@ class Gate(Protocol):
 class Event:
     """Something planned, until it happens or is cancelled."""
 
-    __slots__ = ("action", "gate", "when")
+    __slots__ = ("action", "gate", "thread", "when")
 
     def __init__(self, when: float, action: Callable[[], object], gate: Gate | None) -> None:
         self.when = when
         self.action: Callable[[], object] | None = action
         self.gate = gate
+        self.thread: object = None
+        """Which of its owner's threads takes it, if that matters."""
 
     def cancel(self) -> None:
         """Let it not happen; harmless when it has."""
@@ -67,6 +69,12 @@ class Scheduler:
     def push(self, event: Event) -> None:
         """Plan an event again that a gate has kept."""
         heapq.heappush(self._heap, (event.when, self._rng.random(), next(self._order), event))
+
+    def due_for(self, gate: Gate, *, within: float) -> Iterator[float]:
+        """Yield when an owner's events are due that come within so many seconds."""
+        for when, _, _, event in self._heap:
+            if event.gate is gate and event.action is not None and when <= self.now + within:
+                yield when
 
     def is_idle(self) -> bool:
         """Return whether nothing is planned any more."""

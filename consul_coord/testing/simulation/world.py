@@ -40,6 +40,7 @@ from consul_coord.testing.simulation.process import STOPPING, Process
 from consul_coord.testing.simulation.promises import AT_REST
 from consul_coord.testing.simulation.scheduler import Scheduler
 from consul_coord.testing.simulation.sharing import MemberUser, Sharing
+from consul_coord.testing.simulation.threads import Threads
 from consul_coord.testing.simulation.trace import short
 from consul_coord.testing.simulation.watching import (
     GroupWatcher,
@@ -257,16 +258,24 @@ class World:
     def new_process(self, kind: str, *, clock: LocalClock | None = None) -> Process:
         """Start a process without any users."""
         self._names += 1
-        name = f"{kind}{self._names}"
+        plan, name = self.plan, f"{kind}{self._names}"
         process = Process(
             name,
             scheduler=self.scheduler,
             network=self.network,
             judge=self.judge,
-            plan=self.plan,
+            plan=plan,
             rng=self._dice(name),
             clock=clock,
         )
+        if plan.threads:
+            process.threads = Threads(
+                process,
+                self._dice(f"{name}'s threads"),
+                often=plan.threads,
+                scheduler=self.scheduler,
+                advance=self.advance,
+            )
         self.processes.append(process)
         self.judge.add(process)
         return process

@@ -105,9 +105,9 @@ def draw(seed: int) -> Plan:
     plan = (rng.choice(OTHERS) if rng.chance(OTHERS_SHARE) else Dice(seed, "world").choice(_DRAWN))(seed)
     if (plan.rwlocks or plan.sharing is not None) and not _is_strict(plan):
         plan = _with_more_chaos(plan)
-    # A crowd opens and closes more connections at once than are enough for others.
+    # A crowd opens and closes more connections at once than are enough for others; threads share none.
     if (
-        not (plan.connections or plan.crowd)
+        not (plan.connections or plan.crowd or plan.threads)
         and plan.agents == 1
         and Dice(seed, "connected").chance(CONNECTED_SHARE)
     ):
@@ -127,7 +127,7 @@ def draw(seed: int) -> Plan:
     may_be = plan.several and plan.chaos and plan.agents == 1 and not plan.calm
     if may_be and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
-    plan = _refused(_still(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan)))))))
+    plan = _refused(_threaded(_still(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))))))
     plan = _alone(plan)
     if ("old leader" in plan.chaos or plan.strike) and Dice(seed, "of two leaders").chance(OF_TWO_SHARE):
         plan = replace(plan, behind=0.5)
@@ -139,6 +139,15 @@ def _still(plan: Plan) -> Plan:
     if plan.callers or _is_strict(plan) or not Dice(plan.seed, "still").chance(STILL_SHARE):
         return plan
     return replace(plan, still=STILL)
+
+
+def _threaded(plan: Plan) -> Plan:
+    """Let threads stand still amid their programs, in a part of the runs with any faults."""
+    rng = Dice(plan.seed, "threads")
+    is_fit = not (plan.callers or plan.connections or plan.threads or _is_strict(plan))
+    if not (is_fit and rng.chance(THREADS_SHARE)):
+        return plan
+    return replace(plan, threads=rng.choice(THREADS))
 
 
 def _amid(plan: Plan) -> Plan:
@@ -249,6 +258,26 @@ def _group(rng: Dice, sharing: Sharing) -> dict[str, Any]:
     weighing = rng.chance(0.5)
     bound = rng.choice((1.0, 1.25, 2.0)) if rng.chance(0.4) else None
     return {"sharing": replace(sharing, weighing=weighing, bound=bound)}
+
+
+def draw_with_threads(seed: int) -> Plan:
+    """Return a run of few clients with many threads, which stand still, while clients close."""
+    rng = Dice(seed, "many threads")
+    plan = draw_with_members(seed) if rng.chance(0.25) else draw_mixed(seed)
+    acts = rng.sample(
+        ("destroy session", "release key", "delete key", "permission revoked"), rng.choice((0, 1, 2))
+    )
+    return replace(
+        plan,
+        threads=rng.choice(THREADS[1:]),
+        processes=rng.choice((1, 1, 2)),
+        users=3,
+        foreign=0,
+        fates={},
+        hot=frozenset(),
+        jobs=(),
+        chaos={"close": rng.choice((1.5, 4.0)), **dict.fromkeys(acts, 3.0)},
+    )
 
 
 def draw_mixed(seed: int) -> Plan:
@@ -724,6 +753,8 @@ SLOW_WATCHES_SHARE = 0.4
 """The part of the runs with old leaders and any faults in which watches are slow, and operators act."""
 STILL, STILL_SHARE = 0.03, 0.25
 """The part of the requests amid which their sender stands still, and of the runs in which that is so."""
+THREADS, THREADS_SHARE = (0.01, 0.05, 0.3), 0.5
+"""The part of the steps amid which a thread stands still, and of the runs in which that may be so."""
 AMID_SHARE = 0.5
 """The part of the runs with acts of operators in which these come between a client's look and its write."""
 BROKEN = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
@@ -876,6 +907,6 @@ SHARES = {
 }
 """How many of 40 seeds, on average, are drawn from which world, of those that are from none of the others."""
 _DRAWN = tuple(world for world, share in SHARES.items() for _ in range(share))
-OTHERS_SHARE = 0.15
-OTHERS = draw_with_callers, draw_with_callers, draw_with_crowds
+OTHERS_SHARE = 0.2
+OTHERS = draw_with_callers, draw_with_callers, draw_with_crowds, draw_with_threads
 """The worlds of the others, drawn apart so that most seeds stand for what they did before."""
