@@ -251,7 +251,7 @@ class Grant:
         self.told: Once[LossReason] = Once()
         """Settled when its loss was reported."""
         self.given_back = False
-        """Whether the server was told of its end, or the reaper is to do that."""
+        """Whether it was given back to the server, or is the reaper's to give back."""
         self._lost_callbacks: dict[object, Callable[[LossReason], object]] = {}
         self._limits: dict[LossReason, float] = {}
         """When it ends at the latest, however long the session lasts, and what that is then."""

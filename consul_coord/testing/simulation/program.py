@@ -106,7 +106,7 @@ class SimTask:
         """How many clean-ups are under way, one within the other."""
         self.parked_at: Wakeup | None = None
         self.thread: object = self
-        """What runs it: nothing else, if it is a user's."""
+        """The thread that runs it: one of its own, if it is a user's."""
         self._on_failure = on_failure
         self._program: Coroutine[Any, Any, object] | None = None
         self._started = False

@@ -4,7 +4,7 @@ Rules
 - The programs of the background share one thread. Each program of a user has a thread of its own, and so have
   the callbacks.
 - A thread stands still just before a line of the recipes that is drawn, for a moment, or until something else
-  comes to the process, such as the next act of a user. What its own programs are to do meanwhile waits.
+  comes to the process, such as the next act of a user. Its own programs wait meanwhile.
 - None stands still while a program has a mutex, or while another one does.
 - A process that ends meanwhile ends when the line has gone on to its next wait.
 """
@@ -62,12 +62,12 @@ class Threads:
         self._still: object = None
         """The thread that stands still."""
         self._kept: list[Event] = []
-        """What it is to do when it goes on."""
+        """The events that wait until it goes on."""
         self._left = 0
         """How many lines are left until it does."""
         self._broken: BaseException | None = None
         self.at_last: Callable[[], object] = _nothing
-        """What is to be done when nothing stands still any more."""
+        """The act that waits until no thread stands still."""
         self.lag = 0.0
         """For how many seconds one of them has stood still, in all."""
         self.locked = 0
