@@ -187,13 +187,13 @@ class Membership(Cancellable):
         return timed_out(self.key, "", Blocker("queued"), None, waited=waited)
 
     async def _try(self, io: IO, *, timeout: float | None, again: bool, since: float | None = None) -> bool:
-        """Make an attempt, unless another call does; returns whether it was made, and made this a member.
+        """Make an attempt, unless another call does or has just; returns whether that made this a member.
 
         ``since``: when the call began, which may have waited for another one's attempt.
         """
         mine, handle, kept = Signal(), None, False
         with self._mutex:
-            if self._is_tried():
+            if self._is_tried() or self.is_joined(io.now()):
                 return False
             self._tried = weakref.ref(mine)
         try:

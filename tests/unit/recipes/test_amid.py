@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from consul_coord.errors import AcquireTimeout
 from consul_coord.events import Waiting
 from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
 from consul_coord.recipes.cleanup import reaper
@@ -14,6 +17,7 @@ from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.election import candidacy, following
+from consul_coord.recipes.group import membership
 from consul_coord.recipes.hold import grant, holds
 from consul_coord.recipes.lock import attempt
 from consul_coord.recipes.lock.keys import Keys, LockKind
@@ -25,12 +29,15 @@ from tests.support.fake_io import FakeIO, run_at_once
 from tests.support.replies import SESSION, ok
 from tests.unit.recipes.test_candidacy import Scripted
 from tests.unit.recipes.test_following import Seen
+from tests.unit.recipes.test_membership_program import member_of
 from tests.unit.recipes.test_partitioning_program import partitioning as partitioner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import ModuleType
 
+    from consul_coord.recipes.group.membership import Membership
+    from consul_coord.recipes.hold.grant import Handle
     from consul_coord.recipes.lock.attempt import LockAttempt
     from tests.support.amid import Line
 
@@ -104,6 +111,31 @@ def test_a_reaper_whose_last_task_is_taken_out() -> None:
             core.reaper._more.set()  # as the next task does
 
         stopped_at(line, io, core.reaper._run(io), drop)
+
+
+def test_a_join_returns_if_that_of_another_thread_has_just_made_it_a_member() -> None:
+    for line in each_line(membership):
+        io = FakeIO()
+        member = member_of(io)
+        joined, member._handle = member._handle, None
+        mutex = member._mutex = Lock()
+        made: list[float] = []
+
+        def make(
+            io: FakeIO = io,
+            member: Membership = member,
+            joined: Handle | None = joined,
+            made: list[float] = made,
+            mutex: Any = mutex,
+        ) -> None:
+            if not (mutex.locked() or member._is_tried()):  # one of them at a time makes an attempt
+                member._handle = joined
+                member._changes.tell()
+                made.append(io.time)
+
+        with suppress(AcquireTimeout):  # where it makes its own attempt, the other one's hold is in its way
+            line.run(partial(io.run, member.join(io, timeout=5.0)), act=make)
+        assert not made or io.time == made[0], line.reached
 
 
 def test_a_caller_whose_turn_comes_is_told_no_place_in_the_queue() -> None:
