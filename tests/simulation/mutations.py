@@ -1898,16 +1898,6 @@ MUTATIONS = (
         drawn=draw_with_threads,
     ),
     Mutation(
-        "a caller whose turn has come names its place",
-        LockAttempt,
-        "_block_in_line",
-        "if position == 0:",
-        "if False:",
-        breaks="told",
-        within=600,
-        drawn=draw_with_threads,
-    ),
-    Mutation(
         "partitions move before the group is quiet",
         Partitioning,
         "_settle",
