@@ -122,6 +122,8 @@ _TURN = 1.5
 _FREED = 7.0
 """Seconds within which a place at the agent's limit gets to another process. The former one keeps its idle
 connection for 4 s, and looks once a second. The next one tries every 2 s."""
+_STILL = 5.0
+"""Seconds that each user's turns take longer where threads stand still."""
 
 
 class World:
@@ -467,6 +469,8 @@ class World:
         bound = self._round + 2.0 + (self.plan.spec.lock_delay or 0.0) + delay
         if self.plan.connections:
             bound += _FREED * len(self.processes)
+        if self.plan.threads:
+            bound += _STILL * len(self._users)
         if not self.advance(now + bound, unless=lambda: not self._running):
             self.judge.convict("progress", f"undisturbed, the turns took more than {bound:.1f} s")
 
