@@ -341,7 +341,7 @@ class Promises:
             return
         if len(query.asks_for) > KEY_AND_INDEX:
             return  # of a tree
-        is_due = query.began_at < beside.due_at <= query.due_at
+        is_due = query.began_at < beside.due_at <= query.due_at and not process.is_behind
         if is_due and beside.is_consistent >= query.is_consistent and query.began_at > beside.began_at:
             text = f"{who} asks twice at once for {query}, and the first answer is due as early"
             self._judge.convict("rest", text)
