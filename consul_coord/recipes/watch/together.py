@@ -71,7 +71,7 @@ class _Cover:
         self.path = path
         self.index = 0
         """To ask with; 0 for the present state, at once."""
-        self.looked_at = 0, False
+        self.looked_at: tuple[int, bool] = (0, False)
         """The index by which its places were looked at, and whether names were shown; 0 for never."""
         self.in_vain: list[float] = []
         """When its places were looked at in vain, since one had changed."""
