@@ -249,8 +249,8 @@ class Together:
 
     async def _take(self, io: IO, cover: _Cover, answer: Result[tuple[str, ...]]) -> None:
         """Look at the places of a folder, if it has changed."""
-        # Names may be hidden, by the permission that there was when the query began. So they prove
-        # nothing, but those that show at an index that showed none before are news.
+        # The names may be hidden by the permission at the beginning of the query. So the index counts, and
+        # names that show at an index which showed none before.
         seen = answer.index, bool(answer.value)
         folders = [folder for folder in list(self._folders) if cover.has(folder.path)]
         if seen == cover.looked_at:

@@ -225,7 +225,7 @@ class Process:
 
     @property
     def stands_still(self) -> bool:
-        """Whether it does."""
+        """Whether the whole process stands still."""
         return self._stopped
 
     def stop(self) -> None:

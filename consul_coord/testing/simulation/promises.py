@@ -356,7 +356,7 @@ class Promises:
         # A query ends just before each renewal of the client, or just after it, to share its connection.
         renewed = sum(at >= asked[0] for at in self._renewals.get(process.name, ()))
         most = MOST_STILL if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
-        # A candidate of low priority queues for a second at a time, and begins to watch anew each time.
+        # A candidate of low priority joins the queue for a second at a time, with new watches.
         is_modest = any(query.asks_for[0].startswith(f"/v1/kv/{key}/") for key in process.modest)
         if len(asked) > most * (1 + is_modest) + 2 * renewed and not self._wakes_for_nothing:
             text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {query}"

@@ -207,7 +207,7 @@ class Rules(ABC):
         # What an operator has ended since may be told late; whether that is so is judged as any loss is. So
         # may a lease that has run out since.
         lost = hold is not None and hold.reason is not None
-        if hold is not None and hold.reason in {None, LossReason.EXPIRED}:
+        if hold is not None and hold.reason is LossReason.EXPIRED:
             lost = hold.granted_at < claim.lease.valid_until
         if not (claim.believed() or lost or claim.left or claim.process.is_behind):
             judge.convict("granted", f"{claim} was over before it began")

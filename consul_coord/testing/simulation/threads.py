@@ -37,13 +37,13 @@ MOMENTS = 0.0005, 0.01, 0.3
 COMES_WITHIN = 0.5
 """Seconds for which it waits for that, at most."""
 BEHIND = 0.5
-"""Seconds after which all that it was about to say is said."""
+"""Seconds after a stop within which a thread has reported all that it was about to report."""
 GOES_ON = 0.004
 """Seconds that another thread gets to act on what has come."""
 
 
 class Threads:
-    """Those of one process."""
+    """The threads of one process, of which one at a time may stand still."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Threads:
         self._kept: list[Event] = []
         """The events that wait until it goes on."""
         self._left = 0
-        """How many lines are left until it does."""
+        """How many lines are left until a thread stands still."""
         self._broken: BaseException | None = None
         self.at_last: Callable[[], object] = _nothing
         """The act that waits until no thread stands still."""
         self.lag = 0.0
-        """For how many seconds one of them has stood still, in all."""
+        """The seconds, in all, for which a thread has stood still."""
         self.locked = 0
         """How many mutexes are held."""
 
@@ -156,7 +156,7 @@ class Threads:
 
 
 class Mutex(AbstractContextManager[None]):
-    """One that is never waited for: no thread stands still with it."""
+    """A mutex that nobody has to wait for, as no thread stands still while it is held."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

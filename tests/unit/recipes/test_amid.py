@@ -1,4 +1,4 @@
-"""What another thread does at any line of a program counts: that ends at once, or gives back all the same."""
+"""Another thread stops, releases or joins at each line of a program: the program takes note of it."""
 
 from __future__ import annotations
 
