@@ -64,7 +64,7 @@ WORLDS = {
     ),
     "strike": World(
         draw_strike,
-        (*range(81), 145),
+        (*range(30), 145),
         1_000,
         ("adopted", "chaos: pause", "chaos: close", "chaos: old leader", "lost reply on take", "job done"),
     ),
@@ -76,7 +76,7 @@ WORLDS = {
     ),
     "callers": World(
         draw_with_callers,
-        range(24),
+        range(12),
         1_000,
         (
             *(
