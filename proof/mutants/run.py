@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from proof.mutants.catalogue import ROOT
 from proof.mutants.nursery import FEW, NO_FILE, PYTEST, Answer, Task
+from proof.mutants.simulate import with_repetitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -138,11 +139,16 @@ class Reached:
         return [each for each in self.tests if each in left]
 
     def runs_of(self, mutant: Mutant) -> list[str]:
-        """Return the simulator's runs that reach a mutant, every other one the most telling of those left."""
+        """Return the simulator's runs that reach a mutant, every other one the most telling of those left.
+
+        Their repetitions follow.
+        """
         numbers = _numbers(mutant, self.simulated)
         telling = _most_telling(numbers, self.simulated.get(mutant.file, {}).values())
         in_turn = chain.from_iterable(zip_longest(telling, sorted(numbers)))
-        return [self.runs[number] for number in dict.fromkeys(in_turn) if number is not None]
+        return with_repetitions(
+            [self.runs[number] for number in dict.fromkeys(in_turn) if number is not None]
+        )
 
     def shown_to(self, mutant: Mutant, who: Who) -> list[str]:
         """Return what a judge is to run."""

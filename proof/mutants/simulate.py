@@ -1,8 +1,10 @@
 """The runs of the simulator that a mutant is shown to: those of seeds, and rehearsals of whole clients.
 
 Rules
-- A run is a name, ``kind:seed``: the same run, whatever ran before it.
+- A run is a name, ``kind:seed``: the same run, whatever ran before it. ``seed:217/5`` is the fifth repetition
+  of the run of seed 217: the same plan, with another seed for everything that happens.
 - A mutant is shown the runs that reach its line. The others are as they are without it, to the last digit.
+  When these run out before the time does, it is shown their repetitions, most of which reach the line, too.
 - ``python -m proof.mutants.simulate`` writes which run reaches what, to the file that MUTANTS_REACH names.
 """
 
@@ -13,14 +15,17 @@ import json
 import os
 import time
 from collections import defaultdict
+from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consul_coord import AsyncLeaderElection, AsyncLock, AsyncSemaphore, SessionSpec
 from consul_coord.testing import Rehearsal, Simulation, SimulationFailed
+from consul_coord.testing.simulation.worlds import draw
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from consul_coord.testing import Stage
     from consul_coord.testing.simulation.judge import Violation
@@ -55,6 +60,10 @@ PROGRAMS: dict[str, Callable[[Stage], Awaitable[None]]] = {
 }
 RUNS = {"seed": 2_000, **{f"rehearsed {name}": 15 for name in PROGRAMS}}
 """How many runs there are of each kind."""
+MOST_SHOWN = 2_000
+"""So many runs, with their repetitions, are shown to one mutant if there is time."""
+_APART = 10_000_000
+"""The seeds of repetitions are so far from each other, and from all others."""
 
 
 def runs(scale: float = 1.0) -> list[str]:
@@ -67,11 +76,27 @@ def runs(scale: float = 1.0) -> list[str]:
     return [name for _, name in sorted(spread)]
 
 
+def with_repetitions(names: Sequence[str]) -> list[str]:
+    """Return runs, and after them the first repetition of each that has some, the second, and so on."""
+    drawn = [name for name in names if name.startswith("seed:")]
+    repeated = (f"{name}/{time}" for time in count(1) for name in drawn) if drawn else ()
+    return [*names, *islice(repeated, max(0, MOST_SHOWN - len(names)))]
+
+
+def drawn(number: str) -> Simulation:
+    """Return the run of a seed, or a repetition of one."""
+    seed, _, repetition = number.partition("/")
+    plan = draw(int(seed))
+    if repetition:
+        plan = replace(plan, seed=plan.seed + int(repetition) * _APART)
+    return Simulation(seed=plan.seed, plan=plan)
+
+
 def violation_of(name: str) -> Violation | None:
     """Do one run, and return the rule that it breaks."""
     kind, _, number = name.partition(":")
     if kind == "seed":
-        return Simulation(seed=int(number)).outcome().violation
+        return drawn(number).outcome().violation
     program = PROGRAMS[kind.removeprefix("rehearsed ")]
     try:
         Rehearsal(program, seed=int(number), session=SessionSpec(ttl=10, lock_delay=1)).run()

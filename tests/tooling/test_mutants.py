@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proof.mutants import catalogue, run
+from consul_coord.testing import Simulation
+from proof.mutants import catalogue, run, simulate
 from proof.mutants.__main__ import main
 from proof.mutants.nursery import Answer
 from proof.mutants.operators import OPERATORS, OWN, places
@@ -177,7 +178,18 @@ def test_every_other_run_is_one_that_reaches_what_few_do() -> None:
     line, runs = str(mutant.place.first), [f"seed:{number}" for number in range(6)]
     lines = {line: [0, 1, 2, 3, 4], "rare": [3], "rare, too": [3, 5], "less rare": [2, 3], "others": [4]}
     reached = Reached([], [], [], {}, runs, {mutant.file: lines})
-    assert reached.shown_to(mutant, "simulator") == [f"seed:{number}" for number in (3, 0, 4, 1, 2)]
+    shown = reached.shown_to(mutant, "simulator")
+    assert shown[:5] == [f"seed:{number}" for number in (3, 0, 4, 1, 2)]
+    assert shown[5:11] == [f"seed:{number}/1" for number in (3, 0, 4, 1, 2)] + ["seed:3/2"]
+    assert len(shown) == len(set(shown)) == simulate.MOST_SHOWN
+
+
+def test_a_repetition_is_another_run_of_the_same_plan() -> None:
+    first, *others = (simulate.drawn(number).plan for number in ("7", "7/1", "7/2", "7/2"))
+    assert first == Simulation(seed=7).plan
+    assert [replace(each, seed=first.seed) for each in others] == [first] * 3
+    assert len({first.seed, *(each.seed for each in others)}) == 3
+    assert others[1] == others[2]
 
 
 def test_what_no_test_reaches_is_listed(
