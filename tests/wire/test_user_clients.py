@@ -678,6 +678,7 @@ def test_what_was_ended_before_it_was_sent_is_not_sent_later(
     """Its caller was told that nothing was applied."""
     server, connect = serve(always(OK)), socket.create_connection
     connecting, connected, go_on = threading.Event(), threading.Event(), threading.Event()
+    noticed = threading.Event()
 
     def connect_slowly(*arguments: Any, **options: Any) -> socket.socket:
         connecting.set()
@@ -687,17 +688,26 @@ def test_what_was_ended_before_it_was_sent_is_not_sent_later(
         return sock
 
     def press_ctrl_c() -> None:
+        """Press until it is noticed: of a signal just before a wait, Python takes note at the end of that."""
         assert connecting.wait(PATIENCE)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        while not noticed.wait(0.05):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def interrupt_once(*_: object) -> None:
+        if not noticed.is_set():
+            noticed.set()
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(socket, "create_connection", connect_slowly)
     with httpx.Client(trust_env=False) as client:
         transport = sync_transport(Settings.resolve(address=server.address, environ={}), http_client=client)
         if by == "Ctrl-C":
+            former = signal.signal(signal.SIGINT, interrupt_once)
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(press_ctrl_c)
                 with pytest.raises(KeyboardInterrupt):
                     transport.send(CAS, timeout=PATIENCE)
+            signal.signal(signal.SIGINT, former)
         else:
             cancelled = cancelled_send(transport, CAS, when=connecting)
             assert cancelled.error.outcome_unknown is False

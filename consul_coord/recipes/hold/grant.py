@@ -335,19 +335,17 @@ class Grant:
         """End the hold as lost; returns whether this call did it."""
         lost = self.settle_loss(reason)
         if lost:
+            self.wake()
             self.announce_end()
         return lost
 
     def settle_loss(self, reason: LossReason) -> bool:
-        """End the hold as lost, telling only those who wait for it; ``announce_end`` has to follow.
+        """End the hold as lost; ``wake`` and ``announce_end`` have to follow.
 
-        Returns whether this call did it. Where many are lost at once, all are settled before any is
-        announced.
+        Returns whether this call did it. Where many are lost at once, each step is done for all of them
+        before the next one.
         """
-        if not self._end.settle((HoldState.LOST, reason)):
-            return False
-        self.wake()
-        return True
+        return self._end.settle((HoldState.LOST, reason))
 
     def wake(self) -> None:
         """Tell those who wait for the end; again, as an exception may have struck amid that."""

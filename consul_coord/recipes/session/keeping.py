@@ -106,6 +106,10 @@ class Dependent(Protocol):
         """End it as lost; returns whether this call did it."""
         ...
 
+    def wake(self) -> None:
+        """Tell those who wait for its end."""
+        ...
+
     def announce_end(self) -> object:
         """Report the loss."""
         ...
@@ -324,8 +328,11 @@ class Sessions:
         """End a session for good, telling its holds; harmless when it has ended."""
         if not kept.lease.end(reason):
             return
-        # All are settled before any is announced: nobody hears of one loss and sees another hold still held.
-        for hold in [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]:
+        # Each step for all: nobody hears of one loss and sees another hold still held.
+        lost = [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]
+        for hold in lost:
+            hold.wake()
+        for hold in lost:
             hold.announce_end()
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.leftovers.destroy(kept.id)  # first: nobody who hears of the end takes it up again
