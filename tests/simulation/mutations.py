@@ -2376,6 +2376,15 @@ MUTATIONS = (
         within=100,
     ),
     Mutation(
+        "the background cleans up beside a closing",
+        Reaper,
+        "_has_work",
+        " and not self._closing.is_set()",
+        "",
+        breaks="cost",
+        within=50,
+    ),
+    Mutation(
         "a closing that goes on gives back once more what it has given back",
         coordinator,
         "give_back",

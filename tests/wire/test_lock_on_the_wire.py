@@ -22,6 +22,7 @@ from consul_coord.errors import (
     ValueTooLarge,
 )
 from consul_coord.models import LOCK_FLAGS, SEMAPHORE_FLAGS, HoldState, ReleaseOutcome, SessionSpec
+from tests.support.sites import never
 from tests.wire.agents import HANGS_UP, Reply, said
 from tests.wire.relay import barges, creates_session, does, joins, takes, unlocks
 
@@ -152,6 +153,18 @@ def test_a_barge_that_is_refused_for_now(make: Make, consul: RelayedConsul, scri
     hold = make.lock(client, KEY).acquire(timeout=PATIENT)
     assert consul.locked() == {KEY: hold.session}
     assert client.pending_cleanup == 0
+
+
+def test_closing_beside_other_clean_up_destroys_the_session_once(
+    make: Make, consul: RelayedConsul, scripted: ScriptedAgent
+) -> None:
+    """What an unanswered request may have left is looked for in the background, at the same time."""
+    consul.follow(consul.spoil(barges, HANGS_UP, applied=False))
+    client = make.client()
+    make.lock(client, KEY).acquire(timeout=PATIENT).release()
+    assert client.pending_cleanup >= 1
+    client.close()
+    never(lambda: sum("/destroy/" in line for line in scripted.lines) != 1, within=0.2)
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)

@@ -10,6 +10,7 @@ Rules
   or it would undo what the other client does. So is what comes up later, as by a call that gives up then.
 - Before a session is destroyed, each lock of its that is owed, or that an unanswered request may have taken,
   is tried once more: it would get the lock-delay. A try under way, as by another thread, ends first.
+- As soon as the client closes, the background begins no try any more: ``finish`` does what is left.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
@@ -90,7 +91,7 @@ class Reaper:
         """The sessions, as of each moment, that are other clients'."""
         self._entries: dict[CleanupTask, _Entry] = {}
         self._more = Signal()
-        self._program = OnDemand(host, self._run, has_work=lambda: self._entries, name="reaper")
+        self._program = OnDemand(host, self._run, has_work=self._has_work, name="reaper")
 
     @property
     def pending(self) -> int:
@@ -115,7 +116,7 @@ class Reaper:
             self._leave_undone(entry)
             return
         self._more.set()
-        if not self._closing.is_set():
+        if self._has_work():
             self._program.start()
 
     async def let_go(self, io: IO, session: str, *, deadline: float) -> None:
@@ -146,8 +147,12 @@ class Reaper:
     def _by(self, session: str) -> list[_Entry]:
         return [entry for entry in list(self._entries.values()) if is_by(entry.task, (session,))]
 
+    def _has_work(self) -> bool:
+        """Return whether the background has anything to do."""
+        return bool(self._entries) and not self._closing.is_set()
+
     async def _run(self, io: IO) -> None:
-        while self._entries:
+        while self._has_work():
             self._more = Signal()
             # A copy: another thread, or the garbage collector, may add a task just now.
             entries = sorted(self._entries.values(), key=lambda one: one.due)
@@ -161,7 +166,7 @@ class Reaper:
         """Do what nobody has done, or taken out, meanwhile."""
         # Said before it looks: whoever takes the entry out just now waits for this, or is seen here.
         with entry.under_way():
-            if self._has(entry):
+            if self._has_work() and self._has(entry):
                 await self._do_in_order(io, entry, until=math.inf)
 
     async def _do_in_order(

@@ -14,12 +14,14 @@ Rules
 - A client that closes gives back the keys of its sessions before it destroys them: otherwise the lock-delay
   would keep others out. So does a user who closes a session, which is gone soon then. A session that was
   handed over is nobody's to destroy until it is resumed.
+- A client that closes asks once for the end of each session, unless that fails or is interrupted.
 
 All of this is judged where nothing else has held up the process.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -116,6 +118,8 @@ class SessionRules:
         """When each process has heard of a blocking query last: the next one lets a renewal go first."""
         self._closed: dict[str, tuple[Process, float]] = {}
         """The sessions that users have closed, or are closing: in which process, and since when."""
+        self._destroyed: dict[tuple[str, str], float] = {}
+        """By process and session, when it has asked for the end of that as it closed, and was not refused."""
         self._in_care: dict[str, tuple[Process, KeptSession]] = {}
         """The sessions that each process keeps, and has to destroy."""
         self._let_go: dict[str, tuple[Process, float]] = {}
@@ -157,6 +161,7 @@ class SessionRules:
                 self._judge.convict("released", text)
             if process.core.closing.is_set() or shape.about in self._closed:
                 self._check_destroyed(process, shape.about)
+                self._check_once(process, shape.about)
 
     def _check_renewal(self, process: Process, session: str, kept: Kept, now: float) -> None:
         due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.tried + NEXT_TRY * kept.horizon)
@@ -197,6 +202,8 @@ class SessionRules:
 
     def failed(self, process: Process, shape: Shape) -> None:
         """Judge how often a process tries what fails."""
+        if shape.name == "destroy":
+            self._destroyed.pop((process.name, shape.about), None)
         times = self._failed.setdefault((process.name, str(shape)), deque())
         times.append(self._judge.now)
         while times[0] < self._judge.now - TRIED:
@@ -272,6 +279,15 @@ class SessionRules:
         for key, rules in judge.keys.items():
             if judge.cluster.holder(key) == session and rules.is_known_to(session):
                 judge.convict("released", f"{process.name} destroys {short(session)}, which holds {key}")
+
+    def _check_once(self, process: Process, session: str) -> None:
+        if not process.core.closing.is_set():
+            return
+        before = self._destroyed.get((process.name, session), -math.inf)
+        if before > process.struck_at:
+            text = f"{process.name} closes, and destroys {short(session)} twice"
+            self._judge.convict("cost", text)
+        self._destroyed[process.name, session] = self._judge.now
 
     # -- outages
 

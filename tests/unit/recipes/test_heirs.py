@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from consul_coord.errors import AcquireTimeout, ClientClosed, ConnectFailed, LeadershipLost
 from consul_coord.events import Waiting
 from consul_coord.models import LOCK_FLAGS, Blocker, KVPair, LossReason, SessionSpec
-from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend import queue
 from consul_coord.recipes.election import heirs, notes
@@ -251,12 +251,10 @@ def test_an_election_that_comes_after_the_end_of_the_lease_leaves_no_note() -> N
         io.expect("GET", f"/v1/kv/{key}", pairs())  # it withdraws
     with pytest.raises(ClientClosed):
         io.run(stands.run())
-    for look in range(len(SWEEPS)):
-        for key in (own["Key"], "k"):
-            io.expect("GET", f"/v1/kv/{key}", pairs())
-        if look == 0:
-            io.expect("PUT", "/v1/session/destroy/", ok(value=True))
-            io.expect("DELETE", f"/v1/kv/{notes.term_key('k')}", ok(value=True))
-    io.run_spawned("reaper")
+    io.expect("DELETE", f"/v1/kv/{notes.term_key('k')}", ok(value=True))
+    for key in (own["Key"], "k"):
+        io.expect("GET", f"/v1/kv/{key}", pairs())
+    io.expect("PUT", "/v1/session/destroy/", ok(value=True))
+    io.run(stands.client.reaper.finish(io, deadline=math.inf))
     (removal,) = [request for request in io.requests if request.method == "DELETE"]
     assert ("cas", "50") in removal.params
