@@ -14,7 +14,7 @@ Rules
 - A client that closes gives back the keys of its sessions before it destroys them: otherwise the lock-delay
   would keep others out. So does a user who closes a session, which is gone soon then. A session that was
   handed over is nobody's to destroy until it is resumed.
-- A client that closes asks once for the end of each session, unless that fails or is interrupted.
+- A client that closes is answered once that a session has ended, unless something goes wrong in between.
 
 All of this is judged where nothing else has held up the process.
 """
@@ -119,7 +119,7 @@ class SessionRules:
         self._closed: dict[str, tuple[Process, float]] = {}
         """The sessions that users have closed, or are closing: in which process, and since when."""
         self._destroyed: dict[tuple[str, str], float] = {}
-        """By process and session, when it has asked for the end of that as it closed, and was not refused."""
+        """By process and session, when a process that closes was answered that the session has ended."""
         self._in_care: dict[str, tuple[Process, KeptSession]] = {}
         """The sessions that each process keeps, and has to destroy."""
         self._let_go: dict[str, tuple[Process, float]] = {}
@@ -161,7 +161,6 @@ class SessionRules:
                 self._judge.convict("released", text)
             if process.core.closing.is_set() or shape.about in self._closed:
                 self._check_destroyed(process, shape.about)
-                self._check_once(process, shape.about)
 
     def _check_renewal(self, process: Process, session: str, kept: Kept, now: float) -> None:
         due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.tried + NEXT_TRY * kept.horizon)
@@ -199,11 +198,11 @@ class SessionRules:
         if waited:
             self._queried[process.name] = self._judge.now
         self._failed.pop((process.name, str(shape)), None)
+        if shape.name == "destroy" and process.core.closing.is_set():
+            self._check_once(process, shape.about)
 
     def failed(self, process: Process, shape: Shape) -> None:
         """Judge how often a process tries what fails."""
-        if shape.name == "destroy":
-            self._destroyed.pop((process.name, shape.about), None)
         times = self._failed.setdefault((process.name, str(shape)), deque())
         times.append(self._judge.now)
         while times[0] < self._judge.now - TRIED:
@@ -281,13 +280,13 @@ class SessionRules:
                 judge.convict("released", f"{process.name} destroys {short(session)}, which holds {key}")
 
     def _check_once(self, process: Process, session: str) -> None:
-        if not process.core.closing.is_set():
-            return
+        now, troubled = self._judge.now, self._judge.promises.troubled(process.name)
         before = self._destroyed.get((process.name, session), -math.inf)
-        if before > process.struck_at:
+        # The answer to what was interrupted, or given up, may still come.
+        if before > max(process.struck_at, troubled) and now > process.struck_at + UNLOCKED_WITHIN:
             text = f"{process.name} closes, and destroys {short(session)} twice"
             self._judge.convict("cost", text)
-        self._destroyed[process.name, session] = self._judge.now
+        self._destroyed[process.name, session] = now
 
     # -- outages
 
