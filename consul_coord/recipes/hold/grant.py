@@ -342,8 +342,7 @@ class Grant:
     def settle_loss(self, reason: LossReason) -> bool:
         """End the hold as lost; ``wake`` and ``announce_end`` have to follow.
 
-        Returns whether this call did it. Where many are lost at once, each step is done for all of them
-        before the next one.
+        Returns whether this call did it. Where many are lost at once, see ``lose_together``.
         """
         return self._end.settle((HoldState.LOST, reason))
 

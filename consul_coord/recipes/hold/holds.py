@@ -38,6 +38,7 @@ from consul_coord.models import LossReason, ReleaseOutcome, _validate
 from consul_coord.recipes.hold.asking import check
 from consul_coord.recipes.hold.grant import OVERDUE, Ending, Grant, Handle
 from consul_coord.recipes.hold.limits import Limits
+from consul_coord.recipes.session.keeping import lose_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -300,8 +301,7 @@ class Holds:
     def give_up(self) -> None:
         """End all holds, those too that were granted since the last call: the client closes."""
         self._closing = True
-        for hold in list(self.all()):
-            hold.lose(LossReason.CLIENT_CLOSED)
+        lose_together(self.all(), LossReason.CLIENT_CLOSED)
         self.announce_losses()  # also those that an interrupted call has ended and not announced
 
     def given_up(self) -> list[Grant]:

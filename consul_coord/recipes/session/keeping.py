@@ -72,7 +72,7 @@ from consul_coord.recipes.session.outage import Outages
 from consul_coord.weak import Alive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from consul_coord.io import IO, Host
     from consul_coord.models import Session
@@ -113,6 +113,15 @@ class Dependent(Protocol):
     def announce_end(self) -> object:
         """Report the loss."""
         ...
+
+
+def lose_together(holds: Iterable[Dependent], reason: LossReason) -> None:
+    """End holds as lost, each step for all: nobody hears of one loss and sees another hold still held."""
+    lost = [hold for hold in list(holds) if hold.settle_loss(reason)]
+    for hold in lost:
+        hold.wake()
+    for hold in lost:
+        hold.announce_end()
 
 
 class Leftovers(Protocol):
@@ -328,12 +337,7 @@ class Sessions:
         """End a session for good, telling its holds; harmless when it has ended."""
         if not kept.lease.end(reason):
             return
-        # Each step for all: nobody hears of one loss and sees another hold still held.
-        lost = [hold for hold in list(kept.dependents) if hold.settle_loss(reason)]
-        for hold in lost:
-            hold.wake()
-        for hold in lost:
-            hold.announce_end()
+        lose_together(kept.dependents, reason)
         if reason is LossReason.EXPIRED and kept.ours_to_destroy:
             self.leftovers.destroy(kept.id)  # first: nobody who hears of the end takes it up again
         self.forget(kept)

@@ -510,14 +510,20 @@ def test_nobody_hears_of_one_loss_and_sees_another_hold_still_held(bench: Bench)
     assert seen == [True, True]
 
 
-def test_nobody_is_woken_by_one_loss_and_finds_another_hold_not_lost(bench: Bench) -> None:
+@pytest.mark.parametrize("reason", [LossReason.SESSION_GONE, LossReason.CLIENT_CLOSED])
+def test_nobody_is_woken_by_one_loss_and_finds_another_hold_not_lost(
+    bench: Bench, reason: LossReason
+) -> None:
     """So the inner one of two nested blocks is interrupted first."""
     holds = bench.handle.grant, bench.grant(bench.kept)
     seen: list[list[LossReason | None]] = []
     for each in holds:
         each.lost.subscribe(lambda: seen.append([hold.reason for hold in holds]))
-    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
-    assert seen == [[LossReason.SESSION_GONE] * 2] * 2
+    if reason is LossReason.CLIENT_CLOSED:
+        bench.core.begin_close()
+    else:
+        bench.core.sessions.end(bench.kept, reason)
+    assert seen == [[reason] * 2] * 2
 
 
 def test_callbacks_of_a_loss_come_in_the_order_in_which_they_were_given(bench: Bench) -> None:
