@@ -4,7 +4,7 @@ Rules
 - A run is a name, ``kind:seed``: the same run, whatever ran before it. ``seed:217/5`` is the fifth repetition
   of the run of seed 217: the same plan, with another seed for everything that happens.
 - A mutant is shown the runs that reach its line. The others are as they are without it, to the last digit.
-  When these run out before the time does, it is shown their repetitions, most of which reach the line, too.
+  If time is left after them, their repetitions follow, most of which reach the line, too.
 - ``python -m proof.mutants.simulate`` writes which run reaches what, to the file that MUTANTS_REACH names.
 """
 
@@ -63,7 +63,7 @@ RUNS = {"seed": 2_000, **{f"rehearsed {name}": 15 for name in PROGRAMS}}
 MOST_SHOWN = 2_000
 """So many runs, with their repetitions, are shown to one mutant if there is time."""
 _APART = 10_000_000
-"""The seeds of repetitions are so far from each other, and from all others."""
+"""The distance between the seeds of two repetitions of one run."""
 
 
 def runs(scale: float = 1.0) -> list[str]:
@@ -77,7 +77,7 @@ def runs(scale: float = 1.0) -> list[str]:
 
 
 def with_repetitions(names: Sequence[str]) -> list[str]:
-    """Return runs, and after them the first repetition of each that has some, the second, and so on."""
+    """Return runs, and then the first repetition of each drawn one, the second of each, and so on."""
     drawn = [name for name in names if name.startswith("seed:")]
     repeated = (f"{name}/{time}" for time in count(1) for name in drawn) if drawn else ()
     return [*names, *islice(repeated, max(0, MOST_SHOWN - len(names)))]

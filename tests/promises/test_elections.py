@@ -254,7 +254,7 @@ def test_nobody_is_elected_once_the_stop_was_called(
         led.append(True)  # where it takes fewer steps
         election.stop()
     time.sleep(0.05)  # for what comes too late, if anything does
-    if machine.slack < LATE or told.news:  # whose turn to be called comes later hears of neither
+    if machine.slack < LATE or told.news:  # a callback whose turn comes later is not called
         assert told.news == (["elected", "lost"] if led[0] else [])
     assert not election.is_leader
     assert key not in server.state.kv or not server.state.kv[key].session

@@ -158,7 +158,7 @@ def test_a_barge_that_is_refused_for_now(make: Make, consul: RelayedConsul, scri
 def test_closing_beside_other_clean_up_destroys_the_session_once(
     make: Make, consul: RelayedConsul, scripted: ScriptedAgent
 ) -> None:
-    """What an unanswered request may have left is looked for in the background, at the same time."""
+    """The background looks for the leftovers of an unanswered request meanwhile."""
     consul.follow(consul.spoil(barges, HANGS_UP, applied=False))
     client = make.client()
     make.lock(client, KEY).acquire(timeout=PATIENT).release()

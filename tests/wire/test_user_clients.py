@@ -688,7 +688,7 @@ def test_what_was_ended_before_it_was_sent_is_not_sent_later(
         return sock
 
     def press_ctrl_c() -> None:
-        """Press until it is noticed: of a signal just before a wait, Python takes note at the end of that."""
+        """Press it until Python notices: a signal just before a wait is noticed when the wait ends."""
         assert connecting.wait(PATIENCE)
         while not noticed.wait(0.05):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -703,11 +703,13 @@ def test_what_was_ended_before_it_was_sent_is_not_sent_later(
         transport = sync_transport(Settings.resolve(address=server.address, environ={}), http_client=client)
         if by == "Ctrl-C":
             former = signal.signal(signal.SIGINT, interrupt_once)
-            with ThreadPoolExecutor(1) as pool:
-                pool.submit(press_ctrl_c)
-                with pytest.raises(KeyboardInterrupt):
-                    transport.send(CAS, timeout=PATIENCE)
-            signal.signal(signal.SIGINT, former)
+            try:
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(press_ctrl_c)
+                    with pytest.raises(KeyboardInterrupt):
+                        transport.send(CAS, timeout=PATIENCE)
+            finally:
+                signal.signal(signal.SIGINT, former)
         else:
             cancelled = cancelled_send(transport, CAS, when=connecting)
             assert cancelled.error.outcome_unknown is False

@@ -14,7 +14,7 @@ Rules
 - A client that closes gives back the keys of its sessions before it destroys them: otherwise the lock-delay
   would keep others out. So does a user who closes a session, which is gone soon then. A session that was
   handed over is nobody's to destroy until it is resumed.
-- A client that closes is answered once that a session has ended, unless something goes wrong in between.
+- A closing client ends each session by one answered request, unless something goes wrong in between.
 
 All of this is judged where nothing else has held up the process.
 """
@@ -119,7 +119,7 @@ class SessionRules:
         self._closed: dict[str, tuple[Process, float]] = {}
         """The sessions that users have closed, or are closing: in which process, and since when."""
         self._destroyed: dict[tuple[str, str], float] = {}
-        """By process and session, when a process that closes was answered that the session has ended."""
+        """By process and session, when a closing process got the answer that the session has ended."""
         self._in_care: dict[str, tuple[Process, KeptSession]] = {}
         """The sessions that each process keeps, and has to destroy."""
         self._let_go: dict[str, tuple[Process, float]] = {}

@@ -514,7 +514,7 @@ def test_nobody_hears_of_one_loss_and_sees_another_hold_still_held(bench: Bench)
 def test_nobody_is_woken_by_one_loss_and_finds_another_hold_not_lost(
     bench: Bench, reason: LossReason
 ) -> None:
-    """So the inner one of two nested blocks is interrupted first."""
+    """Otherwise the outer one of two nested blocks could be interrupted first."""
     holds = bench.handle.grant, bench.grant(bench.kept)
     seen: list[list[LossReason | None]] = []
     for each in holds:
