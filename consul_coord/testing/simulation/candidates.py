@@ -335,7 +335,7 @@ class CandidateUser(Holder):
         process, judge = self.process, self.judge
         timeout = 0.0 if self.rng.chance(0.2) and not self.healed() else 5.0
         began, since, what = io.now(), judge.now, f"stops its candidate for {self.key}"
-        call = judge.promises.called(process, what, timeout)
+        call = judge.promises.called(process, what, timeout, gives_back=True)
         try:
             await process.call(io.task, lambda io: asking.stop(io, candidacy, timeout=timeout), closing=True)
         finally:

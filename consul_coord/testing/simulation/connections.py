@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, cast
 
 from consul_coord.config import Settings
 from consul_coord.errors import ConsulCoordError, TransportError
-from consul_coord.http.transport import errors
 from consul_coord.http.transport.exchange import LOST, Engine
 from consul_coord.http.transport.pool import READ_SIZE, Pool
 from consul_coord.http.transport.pool import Link as PooledLink
@@ -319,10 +318,6 @@ class Stopped(BaseException):
     """The end of a wait that nobody wants any more; the error of an interrupt is its cause."""
 
 
-class _TimeUp(BaseException):
-    """The time of an attempt is over."""
-
-
 class Call:
     """How one call waits while its request is under way."""
 
@@ -333,25 +328,18 @@ class Call:
         self._deadline = deadline
 
     async def wait(
-        self,
-        attempt: Attempt,
-        begin: Callable[[Wakeup], object],
-        *,
-        seconds: float = math.inf,
-        over: Callable[[], object] | None = None,
+        self, attempt: Attempt, begin: Callable[[Wakeup], object], *, seconds: float = math.inf
     ) -> None:
-        """Wait for what ``begin`` starts, or for so many seconds, within the attempt's time.
+        """Wait for what ``begin`` starts, or for so many seconds.
 
-        ``over`` raises what comes of the end of these seconds, if they are to end in an error.
-
-        Raises what that brings, ``Stopped``, and at the end of the time what ``SimEngine.send`` expects.
+        Raises what that brings, ``Stopped``, and ``TimeoutError`` at the end of its time for that.
         """
         io = self._io
         try:
             wakeup = io.suspend()
             io.end_by(wakeup, self._until, self._deadline, _stop)
-            io.end_by(wakeup, None, attempt.deadline, _time_up)
-            io.end_by(wakeup, None, io.now() + seconds, over or _nothing)
+            io.end_by(wakeup, None, attempt.connect_by, _time_up)
+            io.end_by(wakeup, None, io.now() + seconds, _nothing)
             begin(wakeup)
             await wakeup
         except ConsulCoordError as error:
@@ -392,10 +380,8 @@ class SimEngine(Engine):
         self._calls[attempt] = call
         try:
             return await self._exchange(attempt)
-        except _TimeUp:
-            raise errors.failed(attempt, TimeoutError()) from None
         except LOST as error:
-            raise errors.failed(attempt, error) from error
+            raise self._failed(attempt, error) from error
         except Stopped as stopped:
             if stopped.__cause__ is not None:
                 raise stopped.__cause__ from None
@@ -419,10 +405,7 @@ class SimEngine(Engine):
     async def _connect(self, attempt: Attempt) -> socket.socket:
         sock = SimSocket(self._room, self._process_link)
         try:
-            left = attempt.connect_by - self.pool.now()
-            await self._calls[attempt].wait(
-                attempt, lambda wakeup: sock.connect(wakeup.fire), seconds=left, over=_not_connected
-            )
+            await self._calls[attempt].wait(attempt, lambda wakeup: sock.connect(wakeup.fire))
         except BaseException:
             sock.close()
             raise
@@ -436,16 +419,6 @@ class SimEngine(Engine):
     async def _read(self, sock: socket.socket, attempt: Attempt) -> bytes:
         simulated = _simulated(sock)
         await self._calls[attempt].wait(attempt, lambda wakeup: simulated.when_readable(wakeup.fire))
-        return simulated.recv(READ_SIZE)
-
-    async def _read_soon(self, sock: socket.socket, attempt: Attempt) -> bytes:
-        simulated, left = _simulated(sock), attempt.remaining()
-        await self._calls[attempt].wait(
-            attempt,
-            lambda wakeup: simulated.when_readable(wakeup.fire),
-            seconds=left,
-            over=_not_connected,
-        )
         return simulated.recv(READ_SIZE)
 
     async def _pause(self, attempt: Attempt, seconds: float) -> None:
@@ -469,16 +442,12 @@ def _refuse() -> NoReturn:
     raise ConnectionRefusedError
 
 
-def _not_connected() -> NoReturn:
-    raise TimeoutError
-
-
 def _stop() -> NoReturn:
     raise Stopped
 
 
 def _time_up() -> NoReturn:
-    raise _TimeUp
+    raise TimeoutError
 
 
 def _nothing_begins(wakeup: Wakeup) -> None:

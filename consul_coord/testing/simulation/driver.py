@@ -169,6 +169,9 @@ class SimIO(HostedIO):
     def suspend(self) -> Wakeup:
         """Begin to wait, unless the call is interrupted."""
         wakeup = self.task.suspend()
+        if not self.task.has_waited:
+            self.task.has_waited = True
+            self._process.judge.promises.runs(self._process, self.task)
         interrupt = self._interrupt
         if interrupt is not None and not self.task.shields:
             interrupt.raise_if_fired()

@@ -214,7 +214,8 @@ class Joiner(Holder):
         """Stop something, in more or less time; returns whether it has ended before its time was over."""
         timeout = 5.0 if self.healed() else self.rng.choice((0.5, 5.0, 5.0))
         began, since = io.now(), self.judge.now
-        call = self.judge.promises.called(self.process, f"{what} of {self._sharing.prefix}", timeout)
+        what_of = f"{what} of {self._sharing.prefix}"
+        call = self.judge.promises.called(self.process, what_of, timeout, gives_back=True)
         try:
             await self.process.call(io.task, lambda io: program(io, timeout=timeout), closing=True)
         finally:

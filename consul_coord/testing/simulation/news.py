@@ -177,11 +177,11 @@ class News:
         """Judge whether users' errors are reported."""
         for error in list(self._errors):
             at, process, where, is_over = error
-            if process.crashed or process.core.closing.is_set():
+            if process.crashed:
                 self._errors.remove(error)
             elif (
                 process.able
-                and not is_over()
+                and not (process.core.closing.is_set() or is_over())
                 and self._judge.now > max(at, process.awake_since) + REPORTED_WITHIN
             ):
                 self._judge.convict("told", f"an error of {process.name} was not reported: {where}")

@@ -164,6 +164,10 @@ class Process:
         """The names of those that are running or waiting."""
         return [task.name for task in self._tasks]
 
+    def runs(self, name: str) -> int:
+        """Return how many programs of a name there are that have begun to wait."""
+        return sum(task.has_waited and task.name == name for task in self._tasks)
+
     # -- events
 
     def admit(self, event: Event) -> bool:

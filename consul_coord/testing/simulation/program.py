@@ -98,6 +98,8 @@ class SimTask:
         self.done = Signal()
         self.sent = 0
         """How many requests it has sent."""
+        self.has_waited = False
+        """Whether it has begun to: one that was started twice ends before that."""
         self.wants_present = False
         """Whether its present call is to answer by what is so now, whatever an old leader knows."""
         self.diary: Diary | None = None

@@ -16,7 +16,8 @@ Rules
   and less than ``MOST_ALIKE`` that are alike. While nobody writes anything, it asks for a thing now and then.
 - A call leaves nothing behind. A client at rest, whose users hold nothing and wait for nothing, has no
   blocking query under way, and no place in a queue. It sends renewals alone. It has no more tasks
-  than its sessions and its clean-up need. Locks, elections and jobs share one session, besides those that
+  than its sessions and its clean-up need, and at no time more than two that do the same,
+  besides those that make a session. Locks, elections and jobs share one session, besides those that
   have their own.
 - A client counts what it sends, what fails, and what it is woken by.
 
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from consul_coord.testing.simulation.diary import ODD
+from consul_coord.testing.simulation.threads import BACKGROUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,8 +87,8 @@ MOST_ALIKE = 75
 """Likewise, of those that ask the same of the same key or session."""
 STILL = 10.0
 MOST_STILL, MOST_STILL_OF_TREES = 8, 16
-"""Blocking queries for one thing in so many seconds, while that stays as it is; two more for each renewal.
-Those for folders of groups follow what others of the client follow, too."""
+"""Blocking queries for one thing in so many seconds, while that stays as it is; two more for each
+renewal and each join. Those for folders of groups follow what others of the client follow, too."""
 _REMEMBERED = 200
 CALMLY_SENT = 160
 CALMLY_ALIKE = 35
@@ -95,8 +97,12 @@ ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
 AT_REST = 10.0
 """Seconds after the end of the last call by which nothing of it goes on: longer than a shared query lasts."""
-BACKGROUND = 5
+TASKS_AT_REST = 5
 """Tasks of a client at rest, besides one for each session: clean-up, and looking after what is idle."""
+MOST_ALIKE_TASKS = 2
+"""Programs of a client's background that do the same, at most, for two of its users."""
+MAKES_A_SESSION = "create a session"
+"""The name of those of which there may be more: each makes one."""
 MOST_SLOTS, AHEAD = 3, 3
 """Slots that a user has at once, each by a session of its own; and sessions of a semaphore that are ready for
 the next call, or were of one that was cut short."""
@@ -119,6 +125,8 @@ _NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
 """Parts of the texts by which servers do not serve; other texts refuse."""
 _TAKES = frozenset({"take", "slot-take", "locking"})
 """Requests that a waiting call repeats while a lock-delay lasts."""
+_ASKS_ANEW = frozenset({"renew", "join"})
+"""Requests at which queries begin: renewals share their connection, and who joins a queue watches."""
 OF_THE_AGENT = "/v1/status/"
 """The requests that an agent answers by itself: they say nothing of the servers."""
 _FAILS = 500
@@ -279,7 +287,7 @@ class Promises:
         self._queries: dict[tuple[SimTask | None, tuple[Any, ...]], deque[float]] = {}
         """The times at which each task has asked for each thing as it is at an index."""
         self._wakes_for_nothing = plan.spurious
-        self._renewals: dict[str, deque[float]] = {}
+        self._anew: dict[str, deque[float]] = {}
         """When each process has sent its latest ones."""
         self._acted: dict[str, float] = {}
         """When each process has ended queries: by a take, or by anything else over a shared connection."""
@@ -302,9 +310,9 @@ class Promises:
         self._counted[process.name, "requests"] += 1
         for alike, most in () if process.foreign else self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
-        if shape.name == "renew":
-            self._renewals.setdefault(process.name, deque(maxlen=_REMEMBERED)).append(self._judge.now)
-        elif shape.name in _TAKES or self._judge.room is not None:
+        if shape.name in _ASKS_ANEW:
+            self._anew.setdefault(process.name, deque(maxlen=_REMEMBERED)).append(self._judge.now)
+        if shape.name in _TAKES or (self._judge.room is not None and shape.name != "renew"):
             self._acted[process.name] = self._judge.now
         self._judge.sessions.sent(process, shape)
         if self._judge.room is not None:
@@ -353,12 +361,11 @@ class Promises:
         troubled = max(self.troubled(process.name), self._acted.get(process.name, 0.0), process.awake_since)
         while asked[0] < max(query.began_at - STILL, troubled) and len(asked) > 1:
             asked.popleft()
-        # A query ends just before each renewal of the client, or just after it, to share its connection.
-        renewed = sum(at >= asked[0] for at in self._renewals.get(process.name, ()))
+        anew = sum(at >= asked[0] for at in self._anew.get(process.name, ()))
         most = MOST_STILL if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
         # A candidate of low priority joins the queue for a second at a time, with new watches.
         is_modest = any(query.asks_for[0].startswith(f"/v1/kv/{key}/") for key in process.modest)
-        if len(asked) > most * (1 + is_modest) + 2 * renewed and not self._wakes_for_nothing:
+        if len(asked) > most * (1 + is_modest) + 2 * anew and not self._wakes_for_nothing:
             text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {query}"
             self._judge.convict("pace", text)
 
@@ -630,7 +637,7 @@ class Promises:
                 more > 0 and self._is_quiet and not core.reaper.pending,
                 f"has sent {more:.0f} requests in the last seconds",
             ),
-            (tasks > sessions + BACKGROUND, f"has {tasks} tasks for {sessions} sessions"),
+            (tasks > sessions + TASKS_AT_REST, f"has {tasks} tasks for {sessions} sessions"),
             (sessions > self._most_sessions, f"has {sessions} sessions"),
             (places, f"has {places} places in queues of its own threads"),
             (core.calls, f"counts {len(core.calls)} calls"),
@@ -647,6 +654,13 @@ class Promises:
         for name in ("requests", "failures", "wakeups") if self._is_quiet and not process.foreign else ():
             seen, said = self._counted[process.name, name], getattr(stats, name)
             yield said < seen, f"counts {said} {name}, and had {seen}"
+
+    def runs(self, process: Process, task: SimTask) -> None:
+        """Judge a program that begins to wait."""
+        if task.thread is not BACKGROUND or task.name == MAKES_A_SESSION:
+            return
+        if (alike := process.runs(task.name)) > MOST_ALIKE_TASKS:
+            self._judge.convict("rest", f"{process.name} runs {alike} programs at once: {task.name}")
 
     def is_gone(self, process: Process) -> None:
         """Judge a process whose client has closed some time ago."""
