@@ -25,7 +25,7 @@ say so.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from consul_coord.errors import TxnFailed
 from consul_coord.http.transport.limit import MOST
@@ -70,6 +70,8 @@ LAST_PAUSE = 1.2
 """Seconds for which it may rest before the last try of a reading, which it leaves out then."""
 DONE_WITHIN = 1.0
 """Seconds within which a call with a hold is done, when nothing goes wrong."""
+GIVES_UP = 3
+"""Requests more of one that gives up: it removes what it has, and asks once more who is in the way."""
 AT_ONCE = 0.1
 """Seconds after which a call has waited."""
 _FOR_HOLDERS = ("watch ", "keep session ", "create a session")
@@ -86,6 +88,24 @@ _NODE = frozenset({"deregister node", "check critical", "check flapping", "permi
 _LOST_ELSEWHERE = frozenset(
     {LossReason.RELEASED_BY_OTHER, LossReason.KEY_DELETED, LossReason.TAKEN_OVER, LossReason.SLOT_REMOVED}
 )
+
+
+class Start(NamedTuple):
+    """How things stood as a call began."""
+
+    process: Process
+    task: SimTask
+    what: str
+    since: float
+    """True time."""
+    began: float
+    """The time of its process."""
+    sent: int
+    """How many requests the task had sent."""
+    written: int
+    """How much had been written."""
+    most: int
+    """The requests that it takes if it need not wait."""
 
 
 class Answers:
@@ -366,16 +386,25 @@ class Answers:
         if took > DONE_WITHIN and not self.excused(process, since=since):
             self._judge.convict("in time", f"{process.name} {what}: {took:.2f} s, and all is well")
 
-    def paid(self, process: Process, what: str, *, sent: int, most: float) -> None:
+    def paid(self, process: Process, what: str, *, sent: int, most: float, since: float) -> None:
         """Judge the number of requests that a call took, where nothing goes wrong."""
-        if self._calm and not self._judge.promises.contact(process.name).failures and sent > most:
+        is_calm = self._calm or not self.excused(process, since=since)
+        if is_calm and not self._judge.promises.contact(process.name).failures and sent > most:
             text = f"{process.name} {what}: {sent} requests, where {most:.0f} are enough"
             self._judge.convict("cost", text)
 
-    def paid_for_waiting(self, process: Process, what: str, *, sent: int, writes: int, took: float) -> None:
-        """Likewise, of a call that may have waited while others wrote so much."""
+    def begins(self, process: Process, task: SimTask, what: str, *, most: int = ACQUIRE) -> Start:
+        """Return how things stand as a call begins that may wait."""
+        written = self._judge.cluster.state.store.raft_index
+        return Start(process, task, what, self._judge.now, process.host.now(), task.sent, written, most)
+
+    def paid_for_waiting(self, start: Start, *, in_vain: bool) -> None:
+        """Likewise, of a call that may have waited while others wrote; ``in_vain``: it did not get a hold."""
+        writes = self._judge.cluster.state.store.raft_index - start.written
+        took = start.process.host.now() - start.began
         waited = FIRST_TRIES + 5 * took if took > AT_ONCE else 0
-        self.paid(process, what, sent=sent, most=ACQUIRE + 2 * max(0, writes - OWN) + waited)
+        most = start.most + 2 * max(0, writes - OWN) + GIVES_UP * in_vain + waited
+        self.paid(start.process, start.what, sent=start.task.sent - start.sent, most=most, since=start.since)
 
     def led(self, key: str, info: LeaderInfo | None, *, since: float) -> None:
         """Judge an answer to the question who leads."""

@@ -178,7 +178,7 @@ class CallUser(Holder):
         if error is not None and act.writes is not None and _is_surely_not_applied(error):
             self._rules.forbid(act.writes, f"{self.process.name}'s call has failed: {error}", moments)
         if error is None:
-            self.judge.answers.paid(self.process, act.what, sent=len(diary.tries), most=1)
+            self.judge.answers.paid(self.process, act.what, sent=len(diary.tries), most=1, since=began)
         return error is None or act.refused or isinstance(error, TxnFailed)
 
     async def _call(
@@ -235,7 +235,9 @@ class CallUser(Holder):
             if not fits or found.value != made[-1]:
                 self._rules.convict(f"{self.process.name} has updated {COUNTED} to {found}, and has not")
             # Each time that others were faster takes two more.
-            self.judge.answers.paid(self.process, "updates", sent=len(diary.tries), most=2 * len(made))
+            self.judge.answers.paid(
+                self.process, "updates", sent=len(diary.tries), most=2 * len(made), since=began
+            )
             return
         if flaw := diary.flaw_of_several(error):
             self._rules.convict(f"{self.process.name} updates {COUNTED}, and {flaw}")

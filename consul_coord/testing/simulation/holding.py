@@ -218,7 +218,7 @@ class Holder:
         if outcome is RELEASED:
             self.judge.released(claim, since=began)
             most = 4 + len(claim.others) if self._writes == hold.fence else 2
-            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
+            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most, since=began)
         else:
             self.judge.answers.not_released(claim, outcome, since=began)
         self.judge.write(claim)
@@ -375,7 +375,7 @@ class Holder:
         io.task.wants_present = reads or claim is not None
         try:
             found = await self.process.call(io.task, program, closing=True)
-            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most)
+            self.judge.answers.paid(self.process, what, sent=io.task.sent - before, most=most, since=began)
             if within is not None:
                 self.judge.answers.lasted(self.process, what, io.now() - started, since=began)
         except ConsulCoordError as error:
@@ -550,7 +550,7 @@ class User(Holder, ABC):
         waiting = Waiting(what)
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         began, since = io.now(), self.judge.now
-        before, index = io.task.sent, self.judge.cluster.state.store.raft_index
+        start = self.judge.answers.begins(process, io.task, f"acquires {of}")
         self.judge.belongings.wants(process, self.claimed(of))
         if self.says_once:
             self.judge.news.waits(io.task)
@@ -563,15 +563,9 @@ class User(Holder, ABC):
                 self.judge.promises.ended(call)
                 self.judge.belongings.wants_no_more(process, self.claimed(of))
                 self.judge.news.waits_no_more(io.task, process, f"acquires {of}", since=since)
+                self.judge.answers.paid_for_waiting(start, in_vain=handle is None)
             what.owners.keep(io.owner(), handle)
             self.judge.news.acquired(process, handle.grant, took=io.now() - began)
-            self.judge.answers.paid_for_waiting(
-                process,
-                f"acquires {of}",
-                sent=io.task.sent - before,
-                writes=self.judge.cluster.state.store.raft_index - index,
-                took=io.now() - began,
-            )
         except AcquireTimeout as error:
             self.judge.see("tried in vain" if timeout == 0 else f"timed out: {error.blocker.kind}")
             self.judge.note(name, f"timed out: {error.blocker.kind}")

@@ -41,6 +41,7 @@ from consul_coord.recipes.contend.recipe import Waiting
 from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.once import once as recipe
 from consul_coord.recipes.once.record import Ask, Record, asked, key_of
+from consul_coord.testing.simulation.answers import ACQUIRE
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, check_longest
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 PERIOD = 4.0
 """Seconds between two slots."""
+BEGINS = ACQUIRE + 1
+"""Requests of a beginning that need not wait: those of an acquire, and one for the record."""
 LATE = 3
 """Requests of a call whose slot has had its turn: one, and one more for each key that is not there."""
 MOST_OFF = 2
@@ -352,10 +355,11 @@ class JobUser(Holder):
         process = self.process
         # A try takes no longer than one request may.
         limit, began = process.core.timeout if timeout == 0 else timeout, io.now()
-        before = io.task.sent
+        before, since = io.task.sent, self.judge.now
         is_late = wish.slot < self._rules.slot and self._rules.style != SINCE and not self._rules.is_damaged
         max_hold = self._longest()
         call = self.judge.promises.called(process, f"begins {self.key}", limit)
+        start, turn = self.judge.answers.begins(process, io.task, f"begins {self.key}", most=BEGINS), None
         try:
             turn = await process.call(
                 io.task,
@@ -366,7 +370,8 @@ class JobUser(Holder):
             )
             if isinstance(turn, Record) and is_late:
                 sent = io.task.sent - before
-                self.judge.answers.paid(process, f"comes too late for {self.key}", sent=sent, most=LATE)
+                what = f"comes too late for {self.key}"
+                self.judge.answers.paid(process, what, sent=sent, most=LATE, since=since)
         except AcquireTimeout as error:
             self.judge.see("job waited in vain")
             answers, took = self.judge.answers, io.now() - began
@@ -386,6 +391,7 @@ class JobUser(Holder):
             return turn
         finally:
             self.judge.promises.ended(call)
+            self.judge.answers.paid_for_waiting(start, in_vain=turn is None)
         return None
 
     def _longest(self) -> float | None:

@@ -93,9 +93,11 @@ class Joiner(Holder):
                 await io.sleep(JOINS_SECOND)
         call = self._call = self.judge.promises.called(self.process, what, limit)
         began, since = io.now(), self.judge.now
+        start, joined = self.judge.answers.begins(self.process, io.task, what), False
         self._eyes.joins += 1
         try:
             await self._call_join(io, self._member, timeout=timeout)
+            joined = True
         except AcquireTimeout as error:
             took = io.now() - began
             self._joins_in_vain(error, took=took, timeout=timeout or 0.0, since=since)
@@ -114,6 +116,7 @@ class Joiner(Holder):
             return await self._joined_not(io)
         finally:
             self.judge.promises.ended(call)
+            self.judge.answers.paid_for_waiting(start, in_vain=not joined)
             self._eyes.joins -= 1
         self.judge.see("joined")
         return True

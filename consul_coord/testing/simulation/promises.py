@@ -65,8 +65,8 @@ UNSHARED = 30
 """With so many watches in a client, and a few other things that it waits for, each has a query of its own."""
 SEEN_TOGETHER = 1.3
 """Seconds more, about as documented, where there are more than these."""
-SEEN_WITHIN = 2.0
-"""Seconds more within which a candidate learns who leads."""
+SEEN_SURELY = 2.0 + NOTICED_WITHIN
+"""Seconds within which a candidate learns who leads."""
 FAIL_ONCE = 3
 """So many different requests of one program fail one after the other, where each of them fails once."""
 PAUSE = 0.3
@@ -95,8 +95,9 @@ CALMLY_ALIKE = 35
 """The same, where nothing goes wrong but what operators do."""
 ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
-AT_REST = 10.0
-"""Seconds after the end of the last call by which nothing of it goes on: longer than a shared query lasts."""
+AT_REST = 11.0
+"""Seconds after the end of the last call by which nothing of it goes on: longer than a shared query lasts,
+which begins in their first half at the latest, by any clock."""
 TASKS_AT_REST = 5
 """Tasks of a client at rest, besides one for each session: clean-up, and looking after what is idle."""
 MOST_ALIKE_TASKS = 2
@@ -269,8 +270,7 @@ class Promises:
         self._is_crowded = plan.crowd > UNSHARED
         more = SEEN_IN_A_LARGE_GROUP * bool(plan.large) + SEEN_TOGETHER * self._is_crowded
         self._in_turn = SEEN_IN_TURN * (len(plan.group_folders) > 1)
-        self._seen_calmly = SEEN_CALMLY + self._in_turn + more
-        self._seen_surely = SEEN_WITHIN + NOTICED_WITHIN + more
+        self._seen_calmly, self._seen_surely = SEEN_CALMLY + self._in_turn + more, SEEN_SURELY + more
         # Each watch without a query reads once a second, and all begin at once. Some keys are gone.
         self._more = 6 * plan.crowd + ACTS_AMID * bool(plan.amid)
         """Requests more that a process may send."""
@@ -286,6 +286,8 @@ class Promises:
         """Each may be asked as often."""
         self._queries: dict[tuple[SimTask | None, tuple[Any, ...]], deque[float]] = {}
         """The times at which each task has asked for each thing as it is at an index."""
+        # Who watches a leader asks twice in a TTL, to hear of it in time.
+        self._most_still = max(MOST_STILL, 2 * STILL / (plan.own_spec.ttl or STILL) + 2)
         self._wakes_for_nothing = plan.spurious
         self._anew: dict[str, deque[float]] = {}
         """When each process has sent its latest ones."""
@@ -362,7 +364,7 @@ class Promises:
         while asked[0] < max(query.began_at - STILL, troubled) and len(asked) > 1:
             asked.popleft()
         anew = sum(at >= asked[0] for at in self._anew.get(process.name, ()))
-        most = MOST_STILL if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
+        most = self._most_still if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
         # A candidate of low priority joins the queue for a second at a time, with new watches.
         is_modest = any(query.asks_for[0].startswith(f"/v1/kv/{key}/") for key in process.modest)
         if len(asked) > most * (1 + is_modest) + 2 * anew and not self._wakes_for_nothing:
