@@ -80,10 +80,14 @@ async def acquire_again(
 
 async def release_twice(process: Process, io: SimIO, hold: Grant) -> ReleaseOutcome:
     """Release a hold, as another task of the process does at the same time."""
-    mine, outcomes = process.core.holds, list[ReleaseOutcome]()
+    mine, outcomes, promises = process.core.holds, list[ReleaseOutcome](), process.judge.promises
 
     async def also(io: SimIO) -> None:
-        outcomes.append(await holds.release(io, mine, hold))
+        call = promises.called(process, f"also releases {hold.key}", RELEASED_WITHIN, gives_back=True)
+        try:
+            outcomes.append(await holds.release(io, mine, hold))
+        finally:
+            promises.ended(call)
 
     other = process.spawn(also, name="another that releases")
     began = io.now()

@@ -283,6 +283,7 @@ class SimIO(HostedIO):
 
     def shield(self, seconds: float) -> AbstractAsyncContextManager[float]:
         """Keep interrupts and cancellation out of a clean-up; gives the deadline by which it should end."""
+        self._process.judge.promises.may_take(self._process, "in a clean-up", seconds=seconds)
         return _Shield(self, seconds)
 
 

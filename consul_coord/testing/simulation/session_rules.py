@@ -82,6 +82,8 @@ class Kept:
     """When the last one was sent."""
     heard: float
     """When the last answer came."""
+    by: int = 0
+    """Which of the process's sessions has asked for the last renewal."""
     untold: bool = False
     """Whether the last renewal was no event so far."""
     parts: deque[float] = field(default_factory=deque[float])
@@ -154,7 +156,7 @@ class SessionRules:
                 self._tell(process, f"{short(shape.about)} was renewed, and there was no event")
             if self._direct and not self._is_held_up(process, since=process.clock.true(kept.tried)):
                 self._check_renewal(process, shape.about, kept, now)
-            kept.tried = now
+            kept.tried, kept.by = now, id(process.core.sessions.get(shape.about))
         elif shape.name == "destroy":
             if shape.about in self.handed_over:
                 text = f"{process.name} destroys {short(shape.about)}, which was handed over"
@@ -189,7 +191,8 @@ class SessionRules:
             self._kept[mark] = Kept(horizon, sent_at, sent_at, now)
         elif sent_at >= kept.confirmed:
             kept.confirmed, kept.tried, kept.heard = sent_at, max(kept.tried, sent_at), now
-            kept.untold = renewed and self._direct
+            # One that was handed over meanwhile, and is resumed here, is another's to report.
+            kept.untold = renewed and self._direct and kept.by == id(process.core.sessions.get(session))
 
     # -- tries
 
