@@ -31,7 +31,7 @@ def test_a_scene_gets_another_seed_alone() -> None:
         assert guided.bred(f"{SCENE}/{number}") == replace(draw_mixed(SCENE), seed=number)
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_a_run_that_reaches_something_new_is_kept_and_bred() -> None:
     seen = guided.Seen()
     told: list[str] = []

@@ -85,7 +85,7 @@ def test_texts_for_people_are_left_alone() -> None:
     assert {place.operator for place in places(text)} == {"uncalled"}
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
     found = catalogue.mutants()
     assert len(found) >= 400
@@ -192,6 +192,7 @@ def test_a_repetition_is_another_run_of_the_same_plan() -> None:
     assert others[1] == others[2]
 
 
+@pytest.mark.search
 def test_what_no_test_reaches_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
