@@ -398,12 +398,12 @@ class Answers:
         written = self._judge.cluster.state.store.raft_index
         return Start(process, task, what, self._judge.now, process.host.now(), task.sent, written, most)
 
-    def paid_for_waiting(self, start: Start, *, in_vain: bool) -> None:
-        """Likewise, of a call that may have waited while others wrote; ``in_vain``: it did not get a hold."""
+    def paid_for_waiting(self, start: Start, *, got: object) -> None:
+        """Likewise, of a call that may have waited while others wrote, and what it has got, if anything."""
         writes = self._judge.cluster.state.store.raft_index - start.written
         took = start.process.host.now() - start.began
         waited = FIRST_TRIES + 5 * took if took > AT_ONCE else 0
-        most = start.most + 2 * max(0, writes - OWN) + GIVES_UP * in_vain + waited
+        most = start.most + 2 * max(0, writes - OWN) + GIVES_UP * (not got) + waited
         self.paid(start.process, start.what, sent=start.task.sent - start.sent, most=most, since=start.since)
 
     def led(self, key: str, info: LeaderInfo | None, *, since: float) -> None:

@@ -563,7 +563,6 @@ class User(Holder, ABC):
                 self.judge.promises.ended(call)
                 self.judge.belongings.wants_no_more(process, self.claimed(of))
                 self.judge.news.waits_no_more(io.task, process, f"acquires {of}", since=since)
-                self.judge.answers.paid_for_waiting(start, in_vain=handle is None)
             what.owners.keep(io.owner(), handle)
             self.judge.news.acquired(process, handle.grant, took=io.now() - began)
         except AcquireTimeout as error:
@@ -588,6 +587,7 @@ class User(Holder, ABC):
             self.judge.see(f"refused: {type(error).__name__}")
             await io.sleep(0.2)
         finally:
+            self.judge.answers.paid_for_waiting(start, got=handle)
             for key in self.claimed(of) if handle is None and not process.crashed else ():
                 self.judge.record(name, "gave_up", actor=self.actor, key=key)
         return handle

@@ -391,7 +391,7 @@ class JobUser(Holder):
             return turn
         finally:
             self.judge.promises.ended(call)
-            self.judge.answers.paid_for_waiting(start, in_vain=turn is None)
+            self.judge.answers.paid_for_waiting(start, got=turn)
         return None
 
     def _longest(self) -> float | None:

@@ -116,7 +116,7 @@ class Joiner(Holder):
             return await self._joined_not(io)
         finally:
             self.judge.promises.ended(call)
-            self.judge.answers.paid_for_waiting(start, in_vain=not joined)
+            self.judge.answers.paid_for_waiting(start, got=joined)
             self._eyes.joins -= 1
         self.judge.see("joined")
         return True
