@@ -70,8 +70,8 @@ LAST_PAUSE = 1.2
 """Seconds for which it may rest before the last try of a reading, which it leaves out then."""
 DONE_WITHIN = 1.0
 """Seconds within which a call with a hold is done, when nothing goes wrong."""
-GIVES_UP = 3
-"""Requests more of one that gives up: it removes what it has, and asks once more who is in the way."""
+GIVES_UP = 6
+"""Requests more of one that gives up: it has watched, removes what it has, and asks who is in the way."""
 AT_ONCE = 0.1
 """Seconds after which a call has waited."""
 _FOR_HOLDERS = ("watch ", "keep session ", "create a session")
