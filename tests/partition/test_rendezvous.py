@@ -92,7 +92,7 @@ def test_the_spread_is_as_documented_and_can_be_bounded() -> None:
     assert sum(bounded.values()) == 1_000
 
 
-@pytest.mark.search
+@pytest.mark.slow
 def test_with_a_bound_few_others_move_besides() -> None:
     rendezvous = Rendezvous(PARTITIONS, bound=1.25)
     before = rendezvous.owners(MEMBERS)

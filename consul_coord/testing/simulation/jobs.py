@@ -355,7 +355,6 @@ class JobUser(Holder):
         process = self.process
         # A try takes no longer than one request may.
         limit, began = process.core.timeout if timeout == 0 else timeout, io.now()
-        before, since = io.task.sent, self.judge.now
         is_late = wish.slot < self._rules.slot and self._rules.style != SINCE and not self._rules.is_damaged
         max_hold = self._longest()
         call = self.judge.promises.called(process, f"begins {self.key}", limit)
@@ -369,9 +368,8 @@ class JobUser(Holder):
                 interrupt=Waiting(self._once),
             )
             if isinstance(turn, Record) and is_late:
-                sent = io.task.sent - before
-                what = f"comes too late for {self.key}"
-                self.judge.answers.paid(process, what, sent=sent, most=LATE, since=since)
+                sent, what = io.task.sent - start.sent, f"comes too late for {self.key}"
+                self.judge.answers.paid(process, what, sent=sent, most=LATE, since=start.since)
         except AcquireTimeout as error:
             self.judge.see("job waited in vain")
             answers, took = self.judge.answers, io.now() - began

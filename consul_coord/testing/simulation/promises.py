@@ -16,8 +16,8 @@ Rules
   and less than ``MOST_ALIKE`` that are alike. While nobody writes anything, it asks for a thing now and then.
 - A call leaves nothing behind. A client at rest, whose users hold nothing and wait for nothing, has no
   blocking query under way, and no place in a queue. It sends renewals alone. It has no more tasks
-  than its sessions and its clean-up need, and at no time more than two that do the same,
-  besides those that make a session. Locks, elections and jobs share one session, besides those that
+  than its sessions and its clean-up need. At no time do more than two tasks do the same, except those that
+  make a session. Locks, elections and jobs share one session, besides those that
   have their own.
 - A client counts what it sends, what fails, and what it is woken by.
 
@@ -126,8 +126,8 @@ _NOT_SERVED = b"cluster leader", b"rpc error", b"rate limit"
 """Parts of the texts by which servers do not serve; other texts refuse."""
 _TAKES = frozenset({"take", "slot-take", "locking"})
 """Requests that a waiting call repeats while a lock-delay lasts."""
-_ASKS_ANEW = frozenset({"renew", "join"})
-"""Requests at which queries begin: renewals share their connection, and who joins a queue watches."""
+_STARTS_QUERIES = frozenset({"renew", "join"})
+"""Requests after which queries start: those that made room for a renewal, and those of a new waiter."""
 OF_THE_AGENT = "/v1/status/"
 """The requests that an agent answers by itself: they say nothing of the servers."""
 _FAILS = 500
@@ -289,8 +289,8 @@ class Promises:
         # Who watches a leader asks twice in a TTL, to hear of it in time.
         self._most_still = max(MOST_STILL, 2 * STILL / (plan.own_spec.ttl or STILL) + 2)
         self._wakes_for_nothing = plan.spurious
-        self._anew: dict[str, deque[float]] = {}
-        """When each process has sent its latest ones."""
+        self._query_starts: dict[str, deque[float]] = {}
+        """When each process has sent its latest renewals and joins, after which queries start."""
         self._acted: dict[str, float] = {}
         """When each process has ended queries: by a take, or by anything else over a shared connection."""
         # Several agents are looked after; at a limit on connections, what was put off comes late.
@@ -312,8 +312,9 @@ class Promises:
         self._counted[process.name, "requests"] += 1
         for alike, most in () if process.foreign else self._most_sent(str(shape)):
             self._count(process, alike, most, shape)
-        if shape.name in _ASKS_ANEW:
-            self._anew.setdefault(process.name, deque(maxlen=_REMEMBERED)).append(self._judge.now)
+        if shape.name in _STARTS_QUERIES:
+            starts = self._query_starts.setdefault(process.name, deque(maxlen=_REMEMBERED))
+            starts.append(self._judge.now)
         if shape.name in _TAKES or (self._judge.room is not None and shape.name != "renew"):
             self._acted[process.name] = self._judge.now
         self._judge.sessions.sent(process, shape)
@@ -363,11 +364,11 @@ class Promises:
         troubled = max(self.troubled(process.name), self._acted.get(process.name, 0.0), process.awake_since)
         while asked[0] < max(query.began_at - STILL, troubled) and len(asked) > 1:
             asked.popleft()
-        anew = sum(at >= asked[0] for at in self._anew.get(process.name, ()))
+        starts = sum(at >= asked[0] for at in self._query_starts.get(process.name, ()))
         most = self._most_still if len(query.asks_for) == KEY_AND_INDEX else MOST_STILL_OF_TREES
         # A candidate of low priority joins the queue for a second at a time, with new watches.
         is_modest = any(query.asks_for[0].startswith(f"/v1/kv/{key}/") for key in process.modest)
-        if len(asked) > most * (1 + is_modest) + 2 * anew and not self._wakes_for_nothing:
+        if len(asked) > most * (1 + is_modest) + 2 * starts and not self._wakes_for_nothing:
             text = f"{process.name} asks {len(asked)} times in {STILL:g} s, though nothing changes: {query}"
             self._judge.convict("pace", text)
 
