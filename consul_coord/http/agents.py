@@ -33,7 +33,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from consul_coord.errors import (
+    AcquireCancelled,
     CertificateRefused,
+    ClientClosed,
     ConnectFailed,
     ConsulCoordError,
     PermissionDenied,
@@ -309,10 +311,8 @@ class Agents:
             never = agent.checked_at == agent.left_at == -math.inf
             again = agent.refused and now >= agent.refused_at + REFUSED_FOR
             if agent is not current and (never or again):
-                try:
+                with suppress(ConnectFailed, ClientClosed):
                     await self._check(way, agent, asked, way.now() + 2 * CHECK_WITHIN)
-                except ConnectFailed:
-                    continue
 
     async def verify(self, way: Way, agent: Agent) -> str:
         """Return what speaks against using an agent; nothing when it serves, and belongs to the cluster."""
@@ -342,7 +342,10 @@ class Agents:
             if (not same or self._known is None) and (own := self.session()) is not None:
                 same = await self._knows(way, agent, own, deadline)
         except ConsulCoordError as error:
-            agent.leave(way.now())
+            if not _is_the_calls_own(error, lasted=way.now() - now):
+                agent.leave(way.now())
+            elif not isinstance(error, RequestTimeout):
+                raise
             why = str(error).removeprefix(f"{request.method} {request.path}: ")
             raise _failed(request, f"{agent.address} could not be checked: {why}") from error
         if not same:
@@ -366,9 +369,12 @@ class Agents:
         for other in self.all:
             if other is agent or other is self.all[0]:
                 continue
+            began = way.now()
             try:
                 theirs = await self._servers(way, other, deadline)
-            except ConsulCoordError:
+            except ConsulCoordError as error:
+                if _is_the_calls_own(error, lasted=way.now() - began):
+                    raise
                 continue
             if not servers.are_those_of(theirs):
                 why = (
@@ -411,6 +417,13 @@ def _is_out_of_service(reply: Response) -> bool:
         return reply.status == 429  # noqa: PLR2004
     text = reply.body[:500].decode(errors="replace").lower()
     return any(words in text for words in _OUT_OF_SERVICE)
+
+
+def _is_the_calls_own(error: ConsulCoordError, *, lasted: float) -> bool:
+    """Return whether an exchange ended with its call, so that it says nothing of the agent."""
+    if isinstance(error, RequestTimeout):
+        return lasted < SILENCE
+    return isinstance(error, AcquireCancelled | ClientClosed)
 
 
 def _failed(request: Request, why: str, kind: type[ConnectFailed] = ConnectFailed) -> ConnectFailed:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 
 from consul_coord.errors import (
+    AcquireCancelled,
     BrokenReply,
     CertificateRefused,
+    ClientClosed,
     ConnectFailed,
     RequestTimeout,
     TransportError,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from consul_coord.config import Settings
+    from consul_coord.errors import ConsulCoordError
 
 T = TypeVar("T")
 
@@ -463,6 +466,32 @@ def test_an_agent_that_can_not_be_checked_is_not_used(world: World) -> None:
     assert world.agent(B).rests(world.time)
 
 
+@pytest.mark.parametrize("ends", [AcquireCancelled("cancelled", key="k"), ClientClosed()])
+def test_a_call_that_is_ended_amid_a_check_says_nothing_of_the_agent(
+    ends: ConsulCoordError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(A, B)
+
+    async def end(_agent: Agent, _request: Request, *, timeout: float) -> Response:
+        raise ends
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "exchange", end)
+        with pytest.raises(type(ends)):
+            world.send()
+    assert not any(agent.rests(world.time) for agent in world.rules.all)
+
+
+@pytest.mark.parametrize("timeout", [SILENCE / 2, 0.4])
+def test_an_agent_is_left_if_its_check_had_the_time_to_be_answered(timeout: float) -> None:
+    world = World(A, B)
+    world.agents[A].silent = True
+    world.agents[B].fails = ConnectFailed
+    with pytest.raises(ConnectFailed, match="could not be checked"):
+        world.send(timeout=timeout)
+    assert world.rules.all[0].rests(world.time) is (timeout >= SILENCE)
+
+
 def test_a_check_has_no_more_time_than_the_call(world: World) -> None:
     world.agents[B].silent = True
     assert "could not be checked" in str(moved(world, timeout=0.4))
@@ -486,6 +515,29 @@ def test_a_new_client_whose_first_agent_is_away_uses_another_if_none_contradicts
         with pytest.raises(ConnectFailed, match="nothing says which one is meant"):
             world.send()
         assert world.current is None
+
+
+@pytest.mark.parametrize("ends", [None, AcquireCancelled("cancelled", key="k")])
+def test_one_that_could_not_contradict_in_the_time_of_a_call_may_do_so_later(
+    ends: ConsulCoordError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(A, B, C)
+    world.agents[A].fails = ConnectFailed
+    world.agents[C] = Behaviour(("10.9.0.1:8300",), None, takes=SILENCE / 2)
+    answer = world.exchange
+
+    async def end(agent: Agent, request: Request, *, timeout: float) -> Response:
+        if ends is not None and agent.address == C:
+            raise ends
+        return await answer(agent, request, timeout=timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "exchange", end)
+        with pytest.raises(AcquireCancelled if ends else ConnectFailed):
+            world.send(timeout=SILENCE / 4)
+    assert world.current is None
+    with pytest.raises(ConnectFailed, match="belong to different clusters"):
+        world.send()
 
 
 def test_one_that_is_silent_keeps_no_other_from_contradicting() -> None:
