@@ -10,7 +10,8 @@ Rules
   or it would undo what the other client does. So is what comes up later, as by a call that gives up then.
 - Before a session is destroyed, each lock of its that is owed, or that an unanswered request may have taken,
   is tried once more: it would get the lock-delay. A try under way, as by another thread, ends first.
-- As soon as the client closes, the background begins no try any more: ``finish`` does what is left.
+- As soon as the client closes, the background begins no try any more: ``finish`` does what is left. It waits
+  a moment for a try under way, which may be hanging, and does what that one has not done.
 - A closing client can't wait for a minute. A create that was just given up makes its session within a
   moment, mostly: the reaper looks for it several times in a second.
 """
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
     from consul_coord.io import IO, Host
     from consul_coord.recipes.cleanup.tasks import CleanupTask
+
+ENDS_SOON = 0.5
+"""Seconds for which a closing client waits for a try of the background, which most of them need not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -225,7 +229,9 @@ class Reaper:
             elif isinstance(entry.task, StraySession):
                 entry.task.hurry()
             tried.add(entry)
-            await self._do_in_order(io, entry, until=deadline, tried=tried)
+            await self._let_end(io, entry, until=min(deadline, io.now() + ENDS_SOON))
+            if self._has(entry):
+                await self._do_in_order(io, entry, until=deadline, tried=tried)
         for entry in list(self._entries.values()):
             looked = isinstance(entry.task, StraySession) and entry.task.has_ttl and not entry.failures
             if isinstance(entry.task, Sweep) or (looked and entry in tried):
