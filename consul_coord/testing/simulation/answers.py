@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from consul_coord.errors import TxnFailed
 from consul_coord.http.transport.limit import MOST
 from consul_coord.models import LossReason, ReleaseOutcome
-from consul_coord.recipes.hold.grant import OVERDUE
+from consul_coord.recipes.hold.grant import OVERDUE, error_at_exit
 from consul_coord.testing.simulation.chaos import OLD_FOR
 from consul_coord.testing.simulation.news import JUST
 from consul_coord.testing.simulation.plan import ENOUGH, FATES
@@ -362,6 +362,9 @@ class Answers:
         lost = hold is None or hold.reason is not None or any(map(self._was_ended, claim.whole))
         if outcome is ReleaseOutcome.ALREADY_LOST and not lost and not claim.limits:
             self._judge.convict("answers", f"{claim} was lost before its release, it says, and was not")
+        is_told = hold is None or error_at_exit(hold, claim.process.clock.now(), None) is not None
+        if outcome is ReleaseOutcome.ALREADY_LOST and not is_told:
+            self._judge.convict("told", f"{claim} was lost, and the end of its block does not say so")
 
     def _was_ended(self, claim: Claim) -> bool:
         """Return whether something else than its release has ended a claim."""
@@ -388,7 +391,7 @@ class Answers:
 
     def paid(self, process: Process, what: str, *, sent: int, most: float, since: float) -> None:
         """Judge the number of requests that a call took, where nothing goes wrong."""
-        is_calm = self._calm or not self.excused(process, since=since)
+        is_calm = self._calm or not (self._overwritten or self.excused(process, since=since))
         if is_calm and not self._judge.promises.contact(process.name).failures and sent > most:
             text = f"{process.name} {what}: {sent} requests, where {most:.0f} are enough"
             self._judge.convict("cost", text)

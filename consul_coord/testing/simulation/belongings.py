@@ -8,7 +8,7 @@ Rules
 - A client has something for somebody as long as one of its calls wants that, a user may rely on it, or it
   keeps the key of a holder that is stuck, for the lock-delay.
 
-This is judged where little goes wrong, by looks at the server's state; nothing here knows what cleans up.
+This is judged by looks at the server's state; nothing here knows what cleans up.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ EVERY = 0.2
 """Seconds between two looks."""
 GONE_WITHIN = 2.0
 """Seconds for which something may stay for nobody once requests are answered."""
-FOUND_WITHIN = 11.0
-"""The same of what comes up to 8 s late: clean-up looks 1, 5 and 15 s after a request without an answer."""
+SOON, FOUND_WITHIN, FOUND_AT_LAST = 8.0, 11.0, 46.0
+"""The same of what comes up to 8 s late, and of what comes later: clean-up looks 1, 5, 15 and 60 s after a
+request without an answer."""
 
 
 class Belongings:
@@ -39,6 +40,7 @@ class Belongings:
 
     def __init__(self, judge: Judge, plan: Plan) -> None:
         self._judge = judge
+        self._has_users = plan.processes > 0
         self._places = {
             **{key: (key, f"{key}/.wait/") for key in plan.keys},
             **{pool.prefix: (f"{pool.prefix}/",) for pool in plan.pools},
@@ -46,8 +48,8 @@ class Belongings:
         }
         """By what users want: where on the server clients have something for them."""
         self._elections = plan.elections
-        self._is_judged = plan.calm or plan.once or plan.strike is not None
-        self._within = FOUND_WITHIN if any("late" in fate for fate in plan.fates) else GONE_WITHIN
+        looked_for = FOUND_WITHIN if plan.latest <= SOON else FOUND_AT_LAST
+        self._within = looked_for if any("late" in fate for fate in plan.fates) else GONE_WITHIN
         self._since: dict[tuple[str, str, int], float] = {}
         """By key, session and index: since when it is there for nobody."""
         self._wanted: Counter[tuple[str, str]] = Counter()
@@ -71,7 +73,7 @@ class Belongings:
 
     def look(self) -> None:
         """See what is there for nobody, now and then."""
-        if not self._is_judged or self._judge.now < self._next_look:
+        if not self._has_users or self._judge.now < self._next_look:
             return
         self._next_look = self._judge.now + EVERY
         before, self._since = self._since, {}

@@ -36,6 +36,8 @@ from consul_coord.recipes.contend import queue as waitqueue
 from consul_coord.recipes.election import asking, leader
 from consul_coord.recipes.election.candidacy import Candidacy, ElectionPlan, lock_of
 from consul_coord.recipes.election.leadership import LeadershipView, told_as_leadership
+from consul_coord.recipes.hold.grant import OVERDUE
+from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock import lock
 from consul_coord.testing.simulation.acts import HEARD_WITHIN, JUST
 from consul_coord.testing.simulation.driver import SimCalls
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 
 WAITS_TOO = 0.4
 """So often another task of the process waits for the leadership, too, and then for its end."""
+IN_A_BLOCK = 0.3
+"""So often a leader works in a block, which may last longer than its leadership."""
 FAILS_SHARE = 0.1
 """Of so many looks at its health one raises an error."""
 ENDS_BADLY = 0.05
@@ -132,7 +136,9 @@ class CandidateUser(Holder):
             health_interval=HEALTH_INTERVAL,
             on_elected=self._office.elected,
             on_lost=self._office.lost,
-            on_change=self._changed if self.rng.chance(0.3) or plan.calm or self.more.chance(0.4) else None,
+            on_change=partial(self._changed, self._office)
+            if self.rng.chance(0.3) or plan.calm or self.more.chance(0.4)
+            else None,
             health=self._health if sick else None,
             max_hold=self.chance.uniform(0.05, 3.0) if self.chance.chance(plan.stuck) else None,
         )
@@ -193,11 +199,12 @@ class CandidateUser(Holder):
         while self._resigning:
             self.judge.promises.ended(self._resigning.pop())
 
-    def _changed(self, leader: LeaderInfo | None) -> None:
+    def _changed(self, office: Office, leader: LeaderInfo | None) -> None:
         self.judge.see("change of leadership seen")
-        if self._eyes is not None:
+        is_late = office is not self._office  # it is of the candidacy before, and may come now
+        if self._eyes is not None and not is_late:
             self._eyes.reported(leader)
-        if self._sighting is not None:
+        if self._sighting is not None and not is_late:
             self._sighting.told = None if leader is None else self._as_told(leader.session, leader.value)
         if not self.healed() and self.more.chance(ENDS_BADLY):
             raise self._err("on_change")
@@ -209,8 +216,12 @@ class CandidateUser(Holder):
 
     def _leader(self) -> object:
         """Return what ``on_change`` should have reported by now."""
-        entry = self.judge.cluster.entry(self.key)
-        return self._as_told(entry.session, entry.value) if entry is not None and entry.session else None
+        entry, hold = self.judge.cluster.entry(self.key), self._candidacy and self._candidacy.hold
+        if entry is None or not entry.session:
+            return None
+        if hold and hold.session == entry.session and not hold.is_held(self.process.clock.now()):
+            return None  # one that was stuck keeps its key for a while, and leads no more
+        return self._as_told(entry.session, entry.value)
 
     def _as_told(self, session: str, value: bytes) -> object:
         """Return a leader as it has to be known; where nothing goes wrong, what it advertises, too."""
@@ -286,7 +297,10 @@ class CandidateUser(Holder):
         self._office.look_back()
         office = self._office = Office(self)
         health = None if self._plan.health is None else partial(self.look_at_health, office)
-        plan = replace(self._plan, on_elected=office.elected, on_lost=office.lost, health=health)
+        changed = None if self._plan.on_change is None else partial(self._changed, office)
+        plan = replace(
+            self._plan, on_elected=office.elected, on_lost=office.lost, on_change=changed, health=health
+        )
         candidacy = Candidacy(core, plan, self._lock, SimCalls(self.process.host), keeps=self)
         self._candidacy = candidacy
         promises, eyes = self.judge.promises, CandidateEyes(self.process, candidacy, self._of_run)
@@ -416,6 +430,7 @@ class CandidateUser(Holder):
             view = _View(self.process, hold)
             if self.more.chance(ASKS_SHARE):
                 view.listen()
+            hold.entered = not self._manner and self.more.chance(IN_A_BLOCK)
             if self._manner:
                 await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0.0, 0.4))
             else:
@@ -423,10 +438,23 @@ class CandidateUser(Holder):
             if not self.healed() and self.more.chance(WORKS_BADLY):
                 asking.report_work(candidacy, self._err("the leader's work"))
                 asking.report_work(candidacy, self.more.choice((None, Cancelled())))
-            await self._end(io, candidacy, hold)
+            await (self._leave_block(io, hold, claim) if hold.entered else self._end(io, candidacy, hold))
             view.look(candidacy)
             await view.check_heard(io)
         return self.rng.chance(0.3)
+
+    async def _leave_block(self, io: SimIO, hold: Grant, claim: Claim) -> None:
+        """End the work of a block, which may have gone on for longer than the leadership."""
+        if hold.reason in OVERDUE:
+            self.judge.stuck(claim, lock_delay=hold.kept.lock_delay)
+            await self.be_stuck(io, hold, claim)
+        claim.left = True
+        leave, was_held = partial(release, holds=self.process.core.holds, hold=hold), hold.is_held(io.now())
+        outcome = await self.call(
+            io, leave, what=f"leaves its block of {self.key}", within=RELEASED_WITHIN, gives_back=True
+        )
+        if was_held and outcome is ReleaseOutcome.RELEASED:
+            self.judge.news.expect(self.process, "resigned", self.key, hold.fence)
 
     async def _use(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         await super()._use(io, hold, claim)

@@ -99,8 +99,6 @@ class Chaos:
             "damage job": self._damage_job,
         }
         self._agents_rest_until = CLUSTER_KNOWN
-        self.repairs: list[Callable[[], object]] = []
-        """The ends of what an operator has damaged, by when all is healed at the latest."""
         self._keys = tuple(world.judge.keys)
         self._pools = world.plan.pools
         self._rwlocks = {waitqueue.directory(rwqueue.base_of(name)): name for name in world.plan.rwlocks}
@@ -455,7 +453,18 @@ class Chaos:
             self._note(f"operator {act} {key}")
             if (rules := self._world.judge.rules.get(key)) is not None:
                 rules.forced()
-            (cluster.delete if act == "deletes" else cluster.release)(key)
+            bare = Dice(plan.seed, f"{key} at {self._world.scheduler.now}").chance(0.5)
+            if act == "deletes":
+                cluster.delete(key)
+            else:
+                cluster.release(key, bare=bare)
+                self._world.repairs.append(partial(self._tidy, key))
+
+    def _tidy(self, key: str) -> None:
+        """Delete a key without flags that nobody has: who was no member before must not take it."""
+        entry = self._world.cluster.entry(key)
+        if entry is not None and not (entry.session or entry.flags):
+            self._world.cluster.delete(key)
 
     def _move_stranger(self) -> None:
         """Let a member of another group come, show another value, or go."""
@@ -494,7 +503,7 @@ class Chaos:
                 cluster.overwrite(key, entry.value)
 
         self._later(0.5, 5.0, repair)
-        self.repairs.append(repair)
+        self._world.repairs.append(repair)
 
     def _write(self) -> None:
         """Let a stranger write or delete a key that is watched."""

@@ -5,11 +5,14 @@ Rules
   other.
 - While the agent is down, requests are refused, and those that wait have lost their connection.
 - An operator acts on the state directly, by a Raft command of its own; watchers are notified as always.
+- A new leader may not have applied all that was agreed on before: it knows of no session, until it has to
+  write or to answer consistently.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +26,7 @@ from consul_coord.server.records import CRITICAL, PASSING, SERF_CHECK, CheckReco
 from consul_coord.server.service import Service
 from consul_coord.server.sessions import SessionDraft
 from consul_coord.server.state import ConsulState
-from consul_coord.server.wire import Blocked
+from consul_coord.server.wire import Blocked, text_reply
 from consul_coord.testing.simulation.dice import Dice
 
 if TYPE_CHECKING:
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
     Receiver = Callable[[Reply | None], object]
 
 T = TypeVar("T")
+
+CATCHES_UP = 1.0
+"""Seconds within which a new leader has applied everything by itself, in half of the cases."""
+RENEW = "/v1/session/renew/"
 
 
 class Cluster:
@@ -60,6 +67,9 @@ class Cluster:
         self._waiting: dict[int, Receiver] = {}
         self._timer: Event | None = None
         self._snapshot: bytes | None = None
+        self._seed = plan.seed
+        self._behind_until = -math.inf
+        """Until when a new leader may not have applied everything."""
         self._of_two, self._behind = Dice(plan.seed, "which leader answers"), plan.behind
         self.refuses = False
         """Whether there were ever rules of permission."""
@@ -76,6 +86,12 @@ class Cluster:
             return _nothing
         if self.state.follower is not None and _may_be_old(request) and self._of_two.chance(self._behind):
             request = replace(request, query=f"{request.query}&stale".removeprefix("&"))
+        if self._scheduler.now < self._behind_until:
+            if request.path.startswith(RENEW):
+                receive(text_reply(404, f"Session id '{request.path.removeprefix(RENEW)}' not found"))
+                return _nothing
+            if request.method != "GET" or "consistent" in request.query:
+                self._behind_until = -math.inf
         outcome = self.service.handle(request, self._scheduler.now)
         if not isinstance(outcome, Blocked):
             self._settle()
@@ -134,6 +150,9 @@ class Cluster:
         """Have one."""
         if not self.state.leader and not self.down:
             self._do(self.state.elect_leader)
+            dice = Dice(self._seed, f"elected at {self._scheduler.now}")
+            if dice.chance(0.5):
+                self._behind_until = self._scheduler.now + dice.uniform(0.0, CATCHES_UP)
 
     def stop(self) -> None:
         """Break all connections, and refuse new ones."""
@@ -148,13 +167,14 @@ class Cluster:
         """Be there again."""
         if self.down:
             self.down = False
-            self._do(self.state.elect_leader)
+            self.elect_leader()
 
     # -- operators
 
-    def open_session(self, *, ttl: float) -> str:
+    def open_session(self, *, ttl: float, lock_delay: float = 0.0) -> str:
         """Make a session for a client that is no part of what is tested."""
-        draft = SessionDraft(node=self.state.node, ttl=f"{ttl}s", node_checks=(), lock_delay=0)
+        delay = int(lock_delay * SECOND)
+        draft = SessionDraft(node=self.state.node, ttl=f"{ttl}s", node_checks=(), lock_delay=delay)
         return self._do(lambda now: self.state.create_session(draft, now))
 
     def destroy_session(self, session: str) -> None:
@@ -165,11 +185,11 @@ class Cluster:
         """Lock a key for a session."""
         self._write("lock", Entry(key, session=session, flags=flags))
 
-    def release(self, key: str) -> None:
-        """Release a key from whichever session has it."""
+    def release(self, key: str, *, bare: bool = False) -> None:
+        """Release a key from whichever session has it; ``bare``: without a body, so value and flags go."""
         entry = self.state.store.kv.get(key)
         if entry is not None and entry.session:
-            self._write("unlock", entry)
+            self._write("unlock", Entry(key, session=entry.session) if bare else entry)
 
     def delete(self, key: str) -> None:
         """Delete a key."""

@@ -71,6 +71,8 @@ MOST_OFF = 2
 FAR = 9
 BEGINNING = 1_700_000_000
 """When runs begin, in seconds since 1970: that of a slot."""
+FAILS_LATE = 0.3
+"""Of so many runs that have recorded their success the function raises an error after that."""
 FORGETS = 0.04
 """So often a user deletes the record."""
 JUST = 0.1
@@ -157,6 +159,8 @@ class JobRules:
         self.slot, self._failed = slot, found["outcome"] == "failed"
         if self._failed:
             self._judge.see("job failed")
+            if slot in self._fences:
+                self._judge.convict("once", f"slot {slot} of {self.name} has succeeded, and counts as failed")
             return
         self._judge.see("job done")
         self._ever.add((slot, fence))
@@ -422,7 +426,11 @@ class JobUser(Holder):
                 await self.be_stuck(io, hold, claim)
             if calm or self.rng.chance(0.85):
                 at = BEGINNING + wish.wall + process.clock.now() - wish.began
-                await self._finish(io, turn, at=at, failed=not calm and self.rng.chance(0.2))
+                failed = not calm and self.rng.chance(0.2)
+                await self._finish(io, turn, at=at, failed=failed)
+                if not (calm or failed) and self.more.chance(FAILS_LATE):
+                    # It has recorded its success by itself, and raises an error afterwards.
+                    await self._finish(io, turn, at=at, failed=True)
             else:
                 self.judge.see("job without a record")
         finally:
@@ -442,7 +450,7 @@ class JobUser(Holder):
                     text = f"{self.process.name} gives up to record a run of {self.key}, whose lock it has"
                     self.judge.convict("answers", f"{text}: {error}")
                 raise
-            if not failed:
+            if not record.failed:
                 self._rules.told_done(number_of(record.slot), record.fence)
 
         await self._unless_damaged(io, finish, what=f"records {self.key}", within=None)

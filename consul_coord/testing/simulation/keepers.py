@@ -7,6 +7,8 @@ Rules
 - Where it can't be resumed, whoever has it keeps it, with its hold.
 - To close a session that holds nothing takes no longer than a release. It is gone then, or soon.
 - A session that no user resumes expires, and its keys become free as they do after a crash.
+- Some sessions are another program's, with a lock-delay of its own: their users give an id, and leave the
+  rest to it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from consul_coord.errors import (
 )
 from consul_coord.http.failures import retryable
 from consul_coord.models import LossReason
+from consul_coord.models.session import DEFAULT_LOCK_DELAY
 from consul_coord.recipes.client import close_session
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.session import handling
@@ -53,6 +56,14 @@ TAKES_OVER = 0.7
 """So often a user takes over a session that waits for one."""
 
 
+BORROWS = 0.3
+"""So often the session of a round is another program's."""
+DELAYS = 0.3, 0.6, 1.0
+"""The lock-delay of such a session, in those of the others."""
+LEAST_DELAY = 1.0
+"""Seconds: of a shorter one each client warns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Export:
     """A session that was handed over, with a hold."""
@@ -74,10 +85,16 @@ class KeepingUser(LockUser):
     _resumed: Export | None = None
     _lock: LockObject | None = None
     """The lock of the present round."""
+    _borrowed = ""
+    """The session of another program that it uses in this round."""
 
     @cached_property
     def _keeps(self) -> Dice:
         return Dice(self.process.seed, f"{self.process.name} {self.actor} keeps sessions")
+
+    @cached_property
+    def _outside(self) -> Dice:
+        return Dice(self.process.seed, f"{self.process.name} {self.actor} borrows sessions")
 
     def choices(self) -> Sequence[str]:
         """Return the locks, or the one that a resumed session holds."""
@@ -86,14 +103,17 @@ class KeepingUser(LockUser):
     def object_for(self, of: str, *, alone: bool) -> LockObject:
         """Return a lock, by the session that is kept."""
         shared = super().object_for(of, alone=alone)
-        if self._kept is None:
+        session = self._borrowed if self._kept is None else self._kept.id
+        if not session:
             return shared
-        own = LockObject(replace(shared.plan, session=self._kept.id))
+        own = LockObject(replace(shared.plan, session=session))
         self._lock = None if alone else own  # which keeps its hold
         return own
 
     async def _round(self, io: SimIO) -> weakref.ref[Handle] | None:
         export = self.exports.pop() if self.exports and self._keeps.chance(TAKES_OVER) else None
+        if export is None and self._outside.chance(BORROWS):
+            return await self._round_with_anothers(io)
         if not await self._open(io, export):
             return None
         try:
@@ -103,6 +123,23 @@ class KeepingUser(LockUser):
             if kept is not None:
                 self._try_export(kept)
                 await self._close(io, kept)
+
+    async def _round_with_anothers(self, io: SimIO) -> weakref.ref[Handle] | None:
+        """Use a session of another program, which ends it later."""
+        cluster, ttl = self.judge.cluster, self.process.core.sessions.spec.ttl
+        longest = self.process.core.sessions.spec.lock_delay
+        delay = self._outside.choice(DELAYS) * (DEFAULT_LOCK_DELAY if longest is None else longest)
+        if ttl is None or delay < LEAST_DELAY or not (cluster.state.leader and cluster.has_node):
+            return None
+        self._borrowed = cluster.open_session(ttl=ttl, lock_delay=delay)
+        self.judge.note(
+            self.process.name, f"borrows {short(self._borrowed)}, with a lock-delay of {delay:g} s"
+        )
+        try:
+            return await super()._round(io)
+        finally:
+            cluster.destroy_session(self._borrowed)
+            self._borrowed = ""
 
     def _try_export(self, kept: KeptSession) -> None:
         """Hand over a session that has ended, as its client knows, which is refused."""

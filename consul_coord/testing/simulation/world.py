@@ -148,6 +148,8 @@ class World:
         self._healed = False
         self._idle_since = 0.0
         self._nothing_comes_after = 0.0
+        self.repairs: list[Callable[[], object]] = []
+        """The ends of what an operator has damaged, by when all is healed at the latest."""
         self._chaos = Chaos(self, self._dice("chaos"))
         self._names = 0
         self._strangers = ""
@@ -408,7 +410,7 @@ class World:
         self.cluster.permit(())
         for pool in self.plan.pools:
             self._chaos.repair(pool.prefix)
-        for repair in self._chaos.repairs:
+        for repair in self.repairs:
             repair()
         for process in self.processes:
             process.link.mend()
