@@ -95,9 +95,10 @@ class Folder:
         """Return whether its follower has been away for too long."""
         if self.is_waited_for:
             return False
-        if self._left_at is None:
-            self._left_at = now
-        return now - self._left_at >= LINGER
+        left_at = self._left_at  # another thread may come back just now
+        if left_at is None:
+            left_at = self._left_at = now
+        return now - left_at >= LINGER
 
 
 class Sharing(Protocol):

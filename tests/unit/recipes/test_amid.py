@@ -11,6 +11,7 @@ import pytest
 
 from consul_coord.errors import AcquireTimeout
 from consul_coord.events import Waiting
+from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
 from consul_coord.recipes.cleanup import reaper
 from consul_coord.recipes.cleanup.tasks import RemoveKey
@@ -24,6 +25,7 @@ from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.plan import LockPlan
 from consul_coord.recipes.partition import partitioning
+from consul_coord.recipes.watch import places
 from tests.support.amid import each_line
 from tests.support.fake_io import FakeIO, run_at_once
 from tests.support.replies import SESSION, ok
@@ -168,3 +170,10 @@ def test_a_hold_that_is_released_as_its_client_closes_is_given_back(module: Modu
 
         line.run(core.begin_close, act=release)
         assert core.holds.given_up() == [hold], f"released at {line.reached}"
+
+
+def test_a_follower_that_comes_back_as_somebody_looks_whether_it_is_away() -> None:
+    for line in each_line(places):
+        folder, signal = places.Folder("g/members"), Signal()
+        line.run(partial(folder.is_left, 1000.0), act=partial(folder.await_with, signal))
+        assert folder.is_left(1000.0 + 2 * places.LINGER) is not folder.is_waited_for
