@@ -125,7 +125,7 @@ class KeepingUser(LockUser):
                 await self._close(io, kept)
 
     async def _round_with_anothers(self, io: SimIO) -> weakref.ref[Handle] | None:
-        """Use a session of another program, which ends it later."""
+        """Use a session of another program, which ends it then."""
         cluster, ttl = self.judge.cluster, self.process.core.sessions.spec.ttl
         longest = self.process.core.sessions.spec.lock_delay
         delay = self._outside.choice(DELAYS) * (DEFAULT_LOCK_DELAY if longest is None else longest)
@@ -135,11 +135,14 @@ class KeepingUser(LockUser):
         self.judge.note(
             self.process.name, f"borrows {short(self._borrowed)}, with a lock-delay of {delay:g} s"
         )
+        dropped = None
         try:
-            return await super()._round(io)
+            dropped = await super()._round(io)
         finally:
-            cluster.destroy_session(self._borrowed)
+            if dropped is None:  # or the session expires once the hold is found
+                cluster.destroy_session(self._borrowed)
             self._borrowed = ""
+        return dropped
 
     def _try_export(self, kept: KeptSession) -> None:
         """Hand over a session that has ended, as its client knows, which is refused."""

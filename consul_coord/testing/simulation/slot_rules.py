@@ -120,6 +120,8 @@ class SlotRules(Rules):
         self._used: set[str] = set()
         self._left_behind: dict[str, frozenset[str]] = {}
         """By process: who waited when it gave a slot back last."""
+        self._earned: set[str] = set()
+        """Sessions that have taken a slot since the last hold by them."""
         self._standing = self._latest = Standing(None, None, {})
         self._read_at = -1
         """At which index of the server the latest reading was made."""
@@ -185,6 +187,7 @@ class SlotRules(Rules):
         if now.record is None or now.fields is None or now.record == before.record:
             return
         self._check_record(who, before, now)
+        self._check_dropped(who, before, now)
         self._most = max(self._most, now.limit)
         if before.fields and before.limit != now.limit:
             self.judge.see("resized")
@@ -207,6 +210,15 @@ class SlotRules(Rules):
             text = f"{who} damaged the record of {self.name}: {before.record.value!r}, {now.record.value!r}"
             self.judge.convict("record", text)
 
+    def _check_dropped(self, who: str, before: Standing, now: Standing) -> None:
+        """Judge a client of this package that leaves holders out of the record: their clients may rely on it."""
+        if self.judge.process(who) is None or who.startswith("go"):
+            return
+        for session in set(before.named) - set(now.named) - before.live.keys():
+            if self.cluster.in_lock_delay(f"{self.name}/{session}"):
+                text = f"{who} gives away the slot of {short(session)} in {self.name} within its lock-delay"
+                self.judge.convict("limit", text)
+
     def _taken(
         self, who: str, session: str, shape: Shape, before: Standing, now: Standing, *, free: int
     ) -> None:
@@ -214,6 +226,7 @@ class SlotRules(Rules):
         self._limits.append((index, now.limit))
         self._given[session] = index
         self._refused.pop(session, None)
+        self._earned.add(session)
         if set(before.named) - before.live.keys():
             self.judge.see("dead holder pruned")
         if shape.name == "slot-take-at-once":
@@ -252,6 +265,11 @@ class SlotRules(Rules):
     def granted(self, claim: Claim) -> None:
         """Judge a new claim."""
         super().granted(claim)
+        queue = self.standing().queue
+        if claim.session not in self._earned and not claim.resumes and queue:
+            text = f"{claim} was not taken: its session was still named, and goes past {short(queue[0])}"
+            self.judge.convict("order", text)
+        self._earned.discard(claim.session)
         if claim.fence in self._unheard:
             self.judge.see("slot adopted")
         if claim.session in self._used:

@@ -23,6 +23,7 @@ from consul_coord.recipes.election.leader import LeaderFollower
 from consul_coord.recipes.group.follow import MembersFollower
 from consul_coord.recipes.watch.follow import Follower
 from consul_coord.testing.simulation.call_rules import session_kept, session_shown, shown
+from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import Holder
 from consul_coord.testing.simulation.views import View
 
@@ -47,6 +48,8 @@ VERY_LONG, LONG_SHARE = 40.0, 0.3
 them what they have missed."""
 ASKS_SHARE = 0.3
 """After so many of the news a watcher asks, besides."""
+SLOW, SLOW_SHARE = 9.0, 0.15
+"""After so many he is busy for up to so many seconds."""
 DROPS_SHARE = 0.1
 """After so many it asks for no more without saying so, like a user who leaves a loop."""
 CALM_WATCH = 4.0
@@ -59,6 +62,7 @@ class Watcher(Holder):
     def __init__(self, process: Process, of: str, *, healed: Callable[[], bool]) -> None:
         super().__init__(process, f"watches {of}", healed=healed)
         self.of = self.asks_about = of
+        self._slow = Dice(process.seed, f"{process.name} {of} is slow")
 
     @abstractmethod
     def follower(self) -> Follower[Any]:
@@ -109,6 +113,12 @@ class Watcher(Holder):
                     before = [found.value]
                     if not await self._goes_on(io):
                         return
+                    if self._slow.chance(SLOW_SHARE):
+                        # What comes meanwhile is told afterwards.
+                        promises.follows_no_more(sighting)
+                        await io.wait(over, deadline=io.now() + self._slow.uniform(0.0, SLOW))
+                        told, sighting = sighting.told, promises.follows(process, sighting.what, self.truth)
+                        sighting.told = told
                 elif not over.is_set():
                     self.judge.convict(
                         "sight", f"{process.name}'s watch of {self.of} ends, and nobody has ended it"
