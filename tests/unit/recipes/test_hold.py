@@ -18,13 +18,14 @@ from consul_coord.models import (
     Sequencer,
     SessionSpec,
 )
-from consul_coord.recipes.client import ClientState
+from consul_coord.recipes.client import ClientState, close
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import Grant, Handle, error_at_exit, loss_of, lost_error
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session.keeping import KeptSession
 from tests.support.fake_io import FakeIO
+from tests.support.replies import ok
 from tests.unit.recipes.test_signals import THREADS, race, repeat
 
 if TYPE_CHECKING:
@@ -472,3 +473,15 @@ def test_the_news_of_another_loss_does_not_hide_this_one(bench: Bench) -> None:
     earlier = LockLost("an earlier hold", key="k", fence=6, reason=LossReason.EXPIRED)
     assert error_at_exit(bench.hold, 0.0, other) is not None
     assert error_at_exit(bench.hold, 0.0, earlier) is not None
+
+
+def test_closing_unlocks_nothing_under_a_holder_that_may_still_be_at_work(bench: Bench) -> None:
+    """Its key gets the lock-delay, also where a clean-up would look for what an earlier request has locked."""
+    bench.core.sessions.adopt(bench.kept)
+    bench.keys.acts_with("s")
+    handle = granted(bench)
+    bench.keys.sweep_later("s")
+    handle.grant.lose(LossReason.MAX_HOLD)
+    bench.io.expect("PUT", "/v1/session/destroy/s", ok(value=True))
+    bench.io.run(close(bench.io, bench.core, deadline=5.0))
+    assert not bench.io.steps
