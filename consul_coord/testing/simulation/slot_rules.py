@@ -211,7 +211,7 @@ class SlotRules(Rules):
             self.judge.convict("record", text)
 
     def _check_dropped(self, who: str, before: Standing, now: Standing) -> None:
-        """Judge a client of this package that leaves holders out of the record: their clients may rely on it."""
+        """Judge a client that leaves holders out of the record, whose own clients may rely on it still."""
         if self.judge.process(who) is None or who.startswith("go"):
             return
         for session in set(before.named) - set(now.named) - before.live.keys():

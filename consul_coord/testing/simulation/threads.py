@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from contextlib import AbstractContextManager
@@ -110,7 +111,9 @@ class Threads:
                 raise broken
 
     def _called(self, frame: FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
-        return self._at if frame.f_code.co_filename.startswith(RECIPES) else None
+        code = frame.f_code
+        is_function = code.co_flags & inspect.CO_OPTIMIZED  # others find no module half imported
+        return self._at if is_function and code.co_filename.startswith(RECIPES) else None
 
     def _at(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
         if event == "line" and self._left > 0 and not self.locked:

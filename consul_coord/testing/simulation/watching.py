@@ -114,11 +114,7 @@ class Watcher(Holder):
                     if not await self._goes_on(io):
                         return
                     if self._slow.chance(SLOW_SHARE):
-                        # What comes meanwhile is told afterwards.
-                        promises.follows_no_more(sighting)
-                        await io.wait(over, deadline=io.now() + self._slow.uniform(0.0, SLOW))
-                        told, sighting = sighting.told, promises.follows(process, sighting.what, self.truth)
-                        sighting.told = told
+                        sighting = await self._be_busy(io, over, sighting)
                 elif not over.is_set():
                     self.judge.convict(
                         "sight", f"{process.name}'s watch of {self.of} ends, and nobody has ended it"
@@ -132,6 +128,15 @@ class Watcher(Holder):
         finally:
             call_off()
             promises.follows_no_more(sighting)
+
+    async def _be_busy(self, io: SimIO, over: Signal, sighting: Sighting) -> Sighting:
+        """Ask for no news for a while: what comes meanwhile is told afterwards."""
+        promises = self.judge.promises
+        promises.follows_no_more(sighting)
+        await io.wait(over, deadline=io.now() + self._slow.uniform(0.0, SLOW))
+        again = promises.follows(self.process, sighting.what, self.truth)
+        again.told = sighting.told
+        return again
 
     async def _goes_on(self, io: SimIO) -> bool:
         """Do what a user does between two news; returns whether he wants the next one."""

@@ -116,11 +116,7 @@ def draw(seed: int) -> Plan:
         plan = replace(plan, **_group(Dice(seed, "group"), plan.sharing))
     if plan.strangers and Dice(seed, "crowd").chance(CROWD_SHARE):
         plan = replace(plan, **_large(Dice(seed, "in a crowd"), plan))
-    if plan.keys and not plan.calm and Dice(seed, "keeping").chance(KEEPING_SHARE):
-        plan = replace(plan, keeping=True)
-        silent = plan.agents == 1 and not plan.gentle and Dice(seed, "silence").chance(SILENCE_SHARE)
-        if plan.fates and plan.chaos and silent:
-            plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
+    plan = _keeping(plan)
     longer = (plan.spec.ttl or 0.0) / LEAST_TTL
     if longer > 1 and plan.connections in {0, ENOUGH} and Dice(seed, "own ttl").chance(OWN_TTL_SHARE):
         plan = replace(plan, own_ttl=Dice(seed, "which ttl").choice((0.5, 1 / longer)))
@@ -131,6 +127,22 @@ def draw(seed: int) -> Plan:
     plan = _alone(plan)
     if ("old leader" in plan.chaos or plan.strike) and Dice(seed, "of two leaders").chance(OF_TWO_SHARE):
         plan = replace(plan, behind=0.5)
+    return plan
+
+
+def _keeping(plan: Plan) -> Plan:
+    """Let users of locks keep sessions of their own, in a part of the runs."""
+    seed = plan.seed
+    if not plan.keys or plan.calm or not Dice(seed, "keeping").chance(KEEPING_SHARE):
+        return plan
+    plan = replace(plan, keeping=True)
+    silent = plan.agents == 1 and not plan.gentle and Dice(seed, "silence").chance(SILENCE_SHARE)
+    if plan.fates and plan.chaos and silent:
+        plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
+    if not _is_strict(plan) and Dice(seed, "unheard").chance(UNHEARD_SHARE):
+        # What a request without an answer has done is looked for later: the session may be another's then.
+        fates = {**plan.fates, "reply lost": 0.003, "late": 0.003}
+        plan = replace(plan, fates=fates, hot=TAKES, hot_probability=0.3, latest=8.0)
     return plan
 
 
@@ -771,8 +783,11 @@ LATE_NAMINGS = 0.4
 """The part of the runs with heirs in which an heir may be named late, and have left the queue."""
 PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
-KEEPING_SHARE = 0.15
+KEEPING_SHARE = 0.2
 """The part of the runs with locks in which users keep sessions of their own."""
+TAKES = frozenset({"barge", "join", "take", "several"})
+UNHEARD_SHARE = 0.4
+"""The requests that lock a key, and the part of the runs with such users in which many get no answer."""
 SILENCE_SHARE = 0.5
 """The part of the runs with such users and faults of all kinds in which links are often cut for long."""
 ENDINGS = frozenset({"withdraw", "slot-withdraw", "slot-leave", "unlock", "delete", "destroy"})
