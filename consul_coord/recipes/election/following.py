@@ -90,8 +90,11 @@ class Following:
     def begin(self) -> None:
         """Follow the leader from now on, until the candidate stops; from any thread."""
         if not self._is_over and self._begun.settle(True):  # noqa: FBT003 - the value says nothing
-            for program in (self._watch_leader, self._watch_age):
-                self._client.host.spawn(program, name=f"follow the leader of {self._key}")
+            for program, name in (
+                (self._watch_leader, "follow the leader"),
+                (self._watch_age, "forget a leader"),
+            ):
+                self._client.host.spawn(program, name=f"{name} of {self._key}")
 
     def has_begun(self) -> bool:
         """Return whether it follows the leader."""

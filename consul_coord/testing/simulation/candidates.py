@@ -219,7 +219,8 @@ class CandidateUser(Holder):
         entry, hold = self.judge.cluster.entry(self.key), self._candidacy and self._candidacy.hold
         if entry is None or not entry.session:
             return None
-        if hold and hold.session == entry.session and not hold.is_held(self.process.clock.now()):
+        ours = hold and self.judge.rules[self.key].has_now(hold.session, hold.fence)
+        if hold and ours and not hold.is_held(self.process.clock.now()):
             return None  # one that was stuck keeps its key for a while, and leads no more
         return self._as_told(entry.session, entry.value)
 

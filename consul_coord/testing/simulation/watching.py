@@ -113,8 +113,7 @@ class Watcher(Holder):
                     before = [found.value]
                     if not await self._goes_on(io):
                         return
-                    if self._slow.chance(SLOW_SHARE):
-                        sighting = await self._be_busy(io, over, sighting)
+                    sighting = await self._be_busy(io, over, sighting)
                 elif not over.is_set():
                     self.judge.convict(
                         "sight", f"{process.name}'s watch of {self.of} ends, and nobody has ended it"
@@ -130,8 +129,10 @@ class Watcher(Holder):
             promises.follows_no_more(sighting)
 
     async def _be_busy(self, io: SimIO, over: Signal, sighting: Sighting) -> Sighting:
-        """Ask for no news for a while: what comes meanwhile is told afterwards."""
+        """Ask for no news for a while, perhaps: what comes meanwhile is told afterwards."""
         promises = self.judge.promises
+        if not self._slow.chance(SLOW_SHARE):
+            return sighting
         promises.follows_no_more(sighting)
         await io.wait(over, deadline=io.now() + self._slow.uniform(0.0, SLOW))
         again = promises.follows(self.process, sighting.what, self.truth)

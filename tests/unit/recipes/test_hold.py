@@ -476,7 +476,7 @@ def test_the_news_of_another_loss_does_not_hide_this_one(bench: Bench) -> None:
 
 
 def test_closing_unlocks_nothing_under_a_holder_that_may_still_be_at_work(bench: Bench) -> None:
-    """Its key gets the lock-delay, also where a clean-up would look for what an earlier request has locked."""
+    """Its key gets the lock-delay, also where a clean-up would look for what an earlier request did."""
     bench.core.sessions.adopt(bench.kept)
     bench.keys.acts_with("s")
     handle = granted(bench)
