@@ -67,7 +67,7 @@ class Limits:
     def give_up(self) -> None:
         """Owe nothing any more: the client closes, and has ended the sessions.
 
-        What is owed keeps its ticket. So no clean-up unlocks it, and it gets the lock-delay.
+        Their keys keep their tickets. So no clean-up unlocks them, and they get the lock-delay.
         """
         self._owed.clear()
 
