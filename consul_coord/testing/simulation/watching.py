@@ -129,7 +129,7 @@ class Watcher(Holder):
             promises.follows_no_more(sighting)
 
     async def _be_busy(self, io: SimIO, over: Signal, sighting: Sighting) -> Sighting:
-        """Ask for no news for a while, perhaps: the watch has to report afterwards what has come meanwhile."""
+        """Ask for no news for a while, perhaps: the watch has to report what comes meanwhile afterwards."""
         promises = self.judge.promises
         if not self._slow.chance(SLOW_SHARE):
             return sighting
