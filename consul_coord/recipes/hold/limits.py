@@ -7,7 +7,7 @@ Rules
 - A holder that has left is at work no more: its key is given back at once.
 - The session goes on meanwhile, as other holds may depend on it; one that was made elsewhere, too. When it
   ends, by whatever, the servers keep the lock-delay, and there is nothing to give back. So it is when the
-  client closes, or the process dies.
+  client closes, or the process dies. Until then the key keeps its ticket, so that no clean-up unlocks it.
 - One program looks after all of them while there are any. A beat that comes in time wakes nobody.
 """
 
@@ -65,10 +65,7 @@ class Limits:
             self._give_back(hold)
 
     def give_up(self) -> None:
-        """Owe nothing any more: the client closes, and has ended the sessions.
-
-        Their keys keep their tickets. So no clean-up unlocks them, and they get the lock-delay.
-        """
+        """Owe nothing any more: the client closes, and has ended the sessions."""
         self._owed.clear()
 
     def _wake(self, by: float) -> None:
@@ -93,7 +90,7 @@ class Limits:
                 if not hold.is_held(io.now()):
                     self._limited.pop(hold, None)
             for hold, due in list(self._owed.items()):
-                if io.now() >= due or hold.lease.ended_by is not None:
+                if io.now() >= due:
                     self._give_back(hold)
             limits = [hold.limited_until for hold in list(self._limited)]
             self._wakes_at = min([io.now() + LOOK, *limits, *list(self._owed.values())])

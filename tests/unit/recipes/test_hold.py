@@ -18,13 +18,14 @@ from consul_coord.models import (
     Sequencer,
     SessionSpec,
 )
+from consul_coord.recipes.cleanup.tasks import DestroySession
 from consul_coord.recipes.client import ClientState, close
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.hold import asking as hold_ops
 from consul_coord.recipes.hold.grant import Grant, Handle, error_at_exit, loss_of, lost_error
 from consul_coord.recipes.lock.keys import Keys, LockKind
 from consul_coord.recipes.session.keeping import KeptSession
-from tests.support.fake_io import FakeIO
+from tests.support.fake_io import FakeIO, run_at_once
 from tests.support.replies import ok
 from tests.unit.recipes.test_signals import THREADS, race, repeat
 
@@ -485,3 +486,19 @@ def test_closing_unlocks_nothing_under_a_holder_that_may_still_be_at_work(bench:
     bench.io.expect("PUT", "/v1/session/destroy/s", ok(value=True))
     bench.io.run(close(bench.io, bench.core, deadline=5.0))
     assert not bench.io.steps
+
+
+def test_nothing_is_unlocked_under_a_stuck_holder_whose_session_expires(bench: Bench) -> None:
+    """As above, where contact is lost, too: the session is destroyed with what it has."""
+    bench.core.sessions.adopt(bench.kept)
+    bench.keys.acts_with("s")
+    handle, reaper = granted(bench), bench.core.reaper
+    bench.keys.sweep_later("s")
+    handle.grant.lose(LossReason.MAX_HOLD)
+    bench.core.sessions.end(bench.kept, LossReason.EXPIRED)
+    (destroys,) = (one for one in reaper._entries.values() if isinstance(one.task, DestroySession))
+    bench.io.expect("PUT", "/v1/session/destroy/s", ok(value=True))
+    bench.io.at(bench.kept.lock_delay / 2, lambda: run_at_once(reaper._do_if_wanted(bench.io, destroys)))
+    bench.io.run_spawned("limits of holds")
+    assert not bench.io.steps
+    assert bench.io.time >= bench.kept.lock_delay
