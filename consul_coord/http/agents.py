@@ -16,7 +16,7 @@ Rules
 - **An agent is checked before it is used**, each time that requests move to it. A lock in another cluster
   would be a second lock. It has to see the same servers as the agents that were used before, by their ids, or
   by their addresses where the token may not read the ids; or it knows this client's session. Otherwise it is
-  refused, by name, and asked again later.
+  refused, by name, and asked again later. A check that ends with its call says nothing of the agent.
 - A new client knows no servers yet. It takes the first address for the right one. While that does not answer,
   it uses another agent only if no further one contradicts it.
 - Several agents read the same Raft log, so their indices can be compared. One that lags has older ones, which

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from consul_coord.recipes.cleanup.tasks import CleanupTask
 
 ENDS_SOON = 0.5
-"""Seconds for which a closing client waits for a try of the background, which most of them need not."""
+"""Seconds for which a closing client waits for a try that the background has begun. Most end sooner."""
 
 
 @dataclass(slots=True, eq=False)

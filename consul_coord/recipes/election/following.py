@@ -92,7 +92,7 @@ class Following:
         if not self._is_over and self._begun.settle(True):  # noqa: FBT003 - the value says nothing
             for program, name in (
                 (self._watch_leader, "follow the leader"),
-                (self._watch_age, "forget a leader"),
+                (self._watch_age, "watch the age of the leader"),
             ):
                 self._client.host.spawn(program, name=f"{name} of {self._key}")
 

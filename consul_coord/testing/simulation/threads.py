@@ -112,7 +112,7 @@ class Threads:
 
     def _called(self, frame: FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
         code = frame.f_code
-        is_function = code.co_flags & inspect.CO_OPTIMIZED  # others find no module half imported
+        is_function = code.co_flags & inspect.CO_OPTIMIZED  # amid an import, others would find half a module
         return self._at if is_function and code.co_filename.startswith(RECIPES) else None
 
     def _at(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:

@@ -49,7 +49,7 @@ them what they have missed."""
 ASKS_SHARE = 0.3
 """After so many of the news a watcher asks, besides."""
 SLOW, SLOW_SHARE = 9.0, 0.15
-"""After so many he is busy for up to so many seconds."""
+"""After so many of the news a watcher is busy, for up to so many seconds."""
 DROPS_SHARE = 0.1
 """After so many it asks for no more without saying so, like a user who leaves a loop."""
 CALM_WATCH = 4.0
