@@ -90,7 +90,7 @@ class Limits:
                 if not hold.is_held(io.now()):
                     self._limited.pop(hold, None)
             for hold, due in list(self._owed.items()):
-                if io.now() >= due or hold.kept.exported:  # then another client looks after it
+                if io.now() >= due:
                     self._give_back(hold)
             limits = [hold.limited_until for hold in list(self._limited)]
             self._wakes_at = min([io.now() + LOOK, *limits, *list(self._owed.values())])

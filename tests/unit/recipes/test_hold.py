@@ -502,14 +502,3 @@ def test_nothing_is_unlocked_under_a_stuck_holder_whose_session_expires(bench: B
     bench.io.run_spawned("limits of holds")
     assert not bench.io.steps
     assert bench.io.time >= bench.kept.lock_delay
-
-
-def test_a_stuck_holder_of_a_session_that_was_handed_over_keeps_nobody_waiting(bench: Bench) -> None:
-    handle = granted(bench)
-    bench.kept.exported = True
-    handle.grant.lose(LossReason.MAX_HOLD)
-    follower = Ticket(bench.core.tickets, "k", None)
-    bench.core.tickets.join(follower)
-    bench.io.run_spawned("limits of holds")
-    assert follower.acts
-    assert bench.io.time < bench.kept.lock_delay
