@@ -17,6 +17,7 @@ from proof.chaos.proxy import Harm, Proxies, Proxy
 from proof.cluster import RealCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -31,6 +32,7 @@ _CONFIG: Final = {
     "autopilot": {"cleanup_dead_servers": False},
 }
 """A restart is no departure, neither for the agent's node and its sessions nor for the servers' quorum."""
+ENDED: Final = "agent ended by itself"
 _START: Final = 60.0
 
 
@@ -145,6 +147,18 @@ class Bed:
             self.kill_worker(place)
 
     # -- all of it
+
+    def revive(self, *, apart_from: Container[str]) -> int:
+        """Start agents again that have ended by themselves, and keep their logs; returns how many."""
+        agents = [*self.cluster.agents, *self.cluster.clients]
+        ended = [each for each in agents if not each.is_running and each.name not in apart_from]
+        for agent in ended:
+            at = self.clock.now()
+            (self.folder / f"ended-{agent.name}-{at:.0f}.log").write_text(agent.log, encoding="utf-8")
+            self.say("fault", agent.name, detail=ENDED)
+            agent.launch()
+            self.say("healed", agent.name, detail=ENDED)
+        return len(ended)
 
     def heal(self) -> None:
         """Take every harm back: all agents and workers run, and all bytes pass."""

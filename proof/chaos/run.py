@@ -1,7 +1,8 @@
 """One run, from the first start to the verdict.
 
 1. The cluster and the workers start; every key gets its first hold.
-2. For the plan's seconds, harms come and go, several at a time.
+2. For the plan's seconds, harms come and go, several at a time. An agent that ends by itself is started
+   again, as a supervisor would. Its log is kept.
 3. All is healed, and the workers go on until everybody can have had a turn.
 4. They end as programs end. Each key is used once more, as its next user would, since sessions of killed
    processes have left places in queues, which are removed by whoever queues next. Then nothing may be left.
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from consul_coord import Client, Lock, Semaphore, SessionSpec
 from proof.chaos import force, links
-from proof.chaos.bed import Bed
+from proof.chaos.bed import ENDED, Bed
 from proof.chaos.faults import FAULTS, Hands, Harmed
 from proof.chaos.journal import read_all
 from proof.chaos.register import Register
@@ -158,6 +159,7 @@ def _harm(bed: Bed, hands: Hands) -> dict[str, int]:
     end = following + bed.plan.seconds
     while (now := bed.clock.now()) < end:
         harms.end(now)
+        done[ENDED] += bed.revive(apart_from=hands.harmed)
         if now >= following:
             following = now + chance.expovariate(1 / bed.plan.pace)
             (name,) = chance.choices(names, weights)
@@ -168,7 +170,7 @@ def _harm(bed: Bed, hands: Hands) -> dict[str, int]:
                 harms.begin(name, harmed, until=now + min(chance.expovariate(1 / mean), bed.plan.longest))
         time.sleep(max(0.0, min(following, harms.next_end, end) - bed.clock.now()))
     harms.end(float("inf"))
-    return dict(done)
+    return dict(+done)
 
 
 def _attempt(name: str, hands: Hands) -> Harmed | None:

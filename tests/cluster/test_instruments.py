@@ -10,19 +10,24 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from consul_coord.testing.history import Record
 from proof.chaos import links
+from proof.chaos.bed import Bed
 from proof.chaos.journal import Journal, read_all
+from proof.chaos.plan import Plan
 from proof.chaos.proxy import Harm, Proxies, Proxy
 from proof.chaos.register import Register
 from proof.judge import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from proof.cluster import RealCluster
 
 PATIENCE = 30.0
 
@@ -213,3 +218,33 @@ def test_a_cut_link_passes_nothing_until_it_is_mended(tmp_path: Path) -> None:
         [sys.executable, "-c", starter], env=environ, capture_output=True, text=True, timeout=40, check=False
     )
     assert (found.stdout, found.stderr) == ("[1, 1, 0, 0, True]\n", "")
+
+
+class Agent:
+    """Stands for an agent's process."""
+
+    def __init__(self, name: str, *, is_running: bool) -> None:
+        self.name = name
+        self.is_running = is_running
+        self.log = f"the log of {name}"
+
+    def launch(self) -> None:
+        self.is_running = True
+
+
+def test_an_agent_that_ended_by_itself_is_started_again_and_its_log_kept(tmp_path: Path) -> None:
+    bed = Bed(Plan(seed=1), tmp_path, links=None)
+    fine, ended, killed = agents = [
+        Agent(name, is_running=name == "server0") for name in ("server0", "client0", "client1")
+    ]
+    bed.cluster = cast("RealCluster", SimpleNamespace(agents=agents[:1], clients=agents[1:]))
+    assert bed.revive(apart_from={killed.name}) == 1
+    assert (fine.is_running, ended.is_running, killed.is_running) == (True, True, False)
+    (log,) = tmp_path.glob("ended-*.log")
+    assert log.read_text() == ended.log
+    assert {(each.process, each.kind) for each in read_all(tmp_path)} == {
+        ("client0", "fault"),
+        ("client0", "healed"),
+    }
+    assert bed.revive(apart_from={killed.name}) == 0
+    bed._journal.close()
