@@ -248,3 +248,5 @@ def test_an_agent_that_ended_by_itself_is_started_again_and_its_log_kept(tmp_pat
     }
     assert bed.revive(apart_from={killed.name}) == 0
     bed._journal.close()
+    with bed.proxies:
+        pass  # it closes their loop

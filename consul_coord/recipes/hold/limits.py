@@ -7,7 +7,8 @@ Rules
 - A holder that has left is at work no more: its key is given back at once.
 - The session goes on meanwhile, as other holds may depend on it; one that was made elsewhere, too. When it
   ends, by whatever, the servers keep the lock-delay, and there is nothing to give back. So it is when the
-  client closes, or the process dies. Until then the key keeps its ticket, so that no clean-up unlocks it.
+  client closes, or the process dies.
+- Until the session is known to be gone, the key keeps its ticket, so that no clean-up unlocks it.
 - One program looks after all of them while there are any. A beat that comes in time wakes nobody.
 """
 
@@ -17,6 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from consul_coord.io import OnDemand, Signal
+from consul_coord.models import LossReason
 
 if TYPE_CHECKING:
     from consul_coord.io import IO, Host
@@ -90,7 +92,7 @@ class Limits:
                 if not hold.is_held(io.now()):
                     self._limited.pop(hold, None)
             for hold, due in list(self._owed.items()):
-                if io.now() >= due:
+                if io.now() >= due or hold.lease.ended_by is LossReason.SESSION_GONE:
                     self._give_back(hold)
             limits = [hold.limited_until for hold in list(self._limited)]
             self._wakes_at = min([io.now() + LOOK, *limits, *list(self._owed.values())])

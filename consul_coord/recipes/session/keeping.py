@@ -439,7 +439,7 @@ class Sessions:
         return kept
 
     async def confirm(self, io: IO, kept: KeptSession, *, deadline: float) -> None:
-        """End the session if it has ended on the server, right after a consistent read; asked once at a time.
+        """End the session if it has ended on the server; asked once at a time.
 
         Raises SessionNotFound if so, and what stands in the way of knowing.
         """
@@ -454,7 +454,7 @@ class Sessions:
             # The one that asked got no answer: the next one asks.
         mine = self._confirming[kept.id] = Signal()
         try:
-            await renew(io, self, kept, deadline=deadline, caught_up=True)
+            await renew(io, self, kept, deadline=deadline)
         finally:
             del self._confirming[kept.id]
             mine.set()
@@ -621,16 +621,13 @@ def is_lasting(spec: SessionSpec, session: Session) -> bool:
     return spec.register_node and session.node.lower() == (spec.node or "").lower()
 
 
-async def renew(
-    io: IO, sessions: Sessions, kept: KeptSession, *, deadline: float, caught_up: bool = False
-) -> Session:
+async def renew(io: IO, sessions: Sessions, kept: KeptSession, *, deadline: float) -> Session:
     """Renew once, and return the session as the server has it; extends the lease.
 
-    ``caught_up``: a consistent read was answered just before, so that one 404 of Consul's is enough. Raises
-    SessionNotFound after ending the session; other errors change nothing.
+    Raises SessionNotFound after ending the session; other errors change nothing.
     """
     try:
-        sent_at, session = await _renew_surely(io, kept, deadline, caught_up=caught_up)
+        sent_at, session = await _renew_surely(io, kept, deadline)
     except SessionNotFound:
         sessions.end(kept, LossReason.SESSION_GONE)
         raise
@@ -648,14 +645,10 @@ async def renew(
     return session
 
 
-async def _renew_surely(
-    io: IO, kept: KeptSession, deadline: float, *, caught_up: bool
-) -> tuple[float, Session]:
+async def _renew_surely(io: IO, kept: KeptSession, deadline: float) -> tuple[float, Session]:
     try:
         return await _renew_once(io, kept, deadline)
-    except SessionNotFound as error:
-        if caught_up and is_consuls(error):
-            raise
+    except SessionNotFound:
         lives = await _lives(io, kept, deadline)
     try:
         return await _renew_once(io, kept, deadline)

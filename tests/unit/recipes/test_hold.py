@@ -502,3 +502,15 @@ def test_nothing_is_unlocked_under_a_stuck_holder_whose_session_expires(bench: B
     bench.io.run_spawned("limits of holds")
     assert not bench.io.steps
     assert bench.io.time >= bench.kept.lock_delay
+
+
+def test_a_stuck_holder_whose_session_is_gone_keeps_nobody_from_the_queue(bench: Bench) -> None:
+    """There is nothing to unlock any more, and the servers keep the lock-delay."""
+    handle = granted(bench)
+    handle.grant.lose(LossReason.MAX_HOLD)
+    bench.core.sessions.end(bench.kept, LossReason.SESSION_GONE)
+    follower = Ticket(bench.core.tickets, "k", None)
+    bench.core.tickets.join(follower)
+    bench.io.run_spawned("limits of holds")
+    assert follower.acts
+    assert bench.io.time < bench.kept.lock_delay

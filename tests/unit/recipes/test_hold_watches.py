@@ -27,6 +27,7 @@ from tests.support.replies import (
     OTHER,
     SESSION,
     entry,
+    expect_gone,
     lost,
     ok,
     pairs,
@@ -222,7 +223,7 @@ def test_a_loss_is_confirmed_by_a_consistent_read_and_a_renewal(
 
 def test_a_session_that_is_gone_is_the_reason_rather_than_what_it_left(bench: Bench) -> None:
     bench.io.expect("GET", KEY, pairs(entry("k", session=OTHER, index=21)))
-    bench.io.expect("PUT", RENEW, refusal(404, "Session id 'x' not found"))
+    expect_gone(bench.io)
     bench.watch_key()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
     assert not bench.io.steps
@@ -252,7 +253,7 @@ def test_a_suspicion_is_asked_about_again_when_the_one_that_asked_got_no_answer(
 
     bench.io.at(bench.io.time + 0.5, unanswered)
     bench.io.expect("GET", INFO, ok([], index=21))
-    bench.io.expect("PUT", RENEW, refusal(404, "Session id 'x' not found"))
+    expect_gone(bench.io)
     bench.watch_session()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
@@ -388,9 +389,9 @@ def test_a_watch_without_permission_goes_on_when_the_token_gets_its_rights(bench
 def test_a_session_that_is_gone_ends_its_holds() -> None:
     bench = Bench(keys=("k", "k2"))
     bench.io.expect("GET", INFO, ok([], index=21))
-    bench.io.expect("PUT", RENEW, refusal(404, "Session id 'x' not found"))
+    expect_gone(bench.io)
     bench.watch_session()
-    assert ("consistent", "") in bench.io.requests[-2].params, "a former leader may not know of the end"
+    assert ("consistent", "") in bench.io.requests[-4].params, "a former leader may not know of the end"
     for hold in bench.holds.values():
         assert hold.look(bench.io.time) == (HoldState.LOST, LossReason.SESSION_GONE)
 
@@ -410,7 +411,7 @@ def test_a_suspicion_about_the_session_outlasts_a_hiccup() -> None:
     bench.io.expect("GET", INFO, ok([session()]), ok([], index=21))
     bench.io.expect("PUT", RENEW, refusal(500))
     bench.io.expect("GET", INFO, ok([], index=21))
-    bench.io.expect("PUT", RENEW, refusal(404, "Session id 'x' not found"))
+    expect_gone(bench.io)
     bench.watch_session()
     assert bench.state == (HoldState.LOST, LossReason.SESSION_GONE)
 
