@@ -412,8 +412,10 @@ class Candidacy:
         predicate, raises = self.plan.health, False
         while predicate is not None and not self.is_over:
             answer = Answer()
+            forget = self.stopping.subscribe(answer.given.set)  # who has stopped waits for none that hangs
             self.calls.ask(predicate, answer.give, answer.fail, until=self.stopping)
             await io.wait(answer.given, deadline=io.now() + HEALTH_PATIENCE)
+            forget()
             if answer.error is not None and not raises:
                 self.report("health", answer.error)
             raises = answer.error is not None

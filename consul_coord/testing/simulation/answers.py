@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 BEFORE = 1.0
 """Seconds for which a failure can be felt after it."""
+RECOVERS_IN = 0.5
+"""The part of a lease within which a renewal is answered again, once no request fails any more."""
 CLEANING = 0.2
 """Seconds that a call may take to give up, once its time is over."""
 EARLY = 0.06
@@ -191,8 +193,8 @@ class Answers:
         if self._one_failure:
             judge.convict("cause", f"{claim} expired, and one request has failed in all")
         longest = max(map(judge.promises.horizon, claims), default=math.inf)
-        if not self.excused(process, since=judge.now - longest * judge.stretch):
-            judge.convict("cause", f"{claim} expired, and nothing went wrong")
+        if not self.excused(process, since=judge.now - RECOVERS_IN * longest * judge.stretch):
+            judge.convict("cause", f"{claim} expired, and nothing has gone wrong lately")
 
     # -- calls
 

@@ -40,7 +40,7 @@ from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock import lock
 from consul_coord.testing.simulation.acts import HEARD_WITHIN, JUST
-from consul_coord.testing.simulation.driver import SimCalls
+from consul_coord.testing.simulation.driver import Late, SimCalls
 from consul_coord.testing.simulation.eyes import CandidateEyes
 from consul_coord.testing.simulation.foreign import ForeignLock
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
@@ -69,6 +69,9 @@ IN_A_BLOCK = 0.3
 """So often a leader works in a block, which may last longer than its leadership."""
 FAILS_SHARE = 0.1
 """Of so many looks at its health one raises an error."""
+HANGS_SHARE, HANGS_FOR = 0.05, (11.0, 16.0)
+"""After so many it does not answer for so many seconds, which is longer than a candidate waits; nor does the
+leader's work end."""
 ENDS_BADLY = 0.05
 """Of so many calls of ``on_lost`` and ``on_change`` likewise."""
 REST = (0.0, 0.5)
@@ -233,11 +236,17 @@ class CandidateUser(Holder):
         if self._eyes is not None:
             self._eyes.is_aside = math.isfinite(self._ill_since)
 
-    def _health(self) -> bool:
+    def _health(self) -> bool | Late:
         return self.look_at_health(self._office)
 
-    def look_at_health(self, office: Office) -> bool:
-        """Return whether its user is well, or fail to say it."""
+    def look_at_health(self, office: Office) -> bool | Late:
+        """Return whether its user is well, or fail to say it, or say it much later."""
+        if not self.healed() and office.hangs_for <= 0.0 and self.more.chance(HANGS_SHARE):
+            office.hangs_until = self.judge.now + self.more.uniform(*HANGS_FOR)
+        if office.hangs_for > 0.0 and not self.healed():
+            if self._eyes is not None:
+                self._eyes.is_aside = True
+            return Late(office.hangs_for, value=True)
         fails = not self.healed() and self.more.chance(FAILS_SHARE)
         well = self._look_at_health(fails=fails)
         self._look_aside()
@@ -436,6 +445,7 @@ class CandidateUser(Holder):
                 await io.wait(hold.over, deadline=io.now() + self.rng.uniform(0.0, 0.4))
             else:
                 await self.work(io, hold, claim)
+            await self._office.hang(io, hold)
             if not self.healed() and self.more.chance(WORKS_BADLY):
                 asking.report_work(candidacy, self._err("the leader's work"))
                 asking.report_work(candidacy, self.more.choice((None, Cancelled())))
@@ -660,7 +670,7 @@ class Office:
         self._held = False
         self._hold: Grant | None = None
         self.stuck_in: Grant | None = None
-        """The leadership in which a look at its health raised an error."""
+        """The leadership in which a look at its health raised an error, or was not answered."""
         self.failed = False
         """Whether the last look at its health raised an error."""
         self.terms: set[int] = set()
@@ -671,6 +681,21 @@ class Office:
         """When its stop returned, by the process's clock."""
         self._busy_until = -math.inf
         """The true time until which the latest call of ``on_lost`` lasts."""
+        self.hangs_until = -math.inf
+        """The true time until which looks at its health are not answered."""
+
+    @property
+    def hangs_for(self) -> float:
+        """Seconds for which its user will not say whether he is well."""
+        return self.hangs_until - self._user.judge.now
+
+    async def hang(self, io: SimIO, hold: Grant) -> None:
+        """Work on until the end of a leadership, while its user does not say whether he is well."""
+        if hold.is_held(io.now()) and self.hangs_for > 0.0:
+            self._user.judge.see("health unanswered")
+            before, self.stuck_in = self.stuck_in, hold
+            if not await io.wait(hold.over, deadline=io.now() + self.hangs_for):
+                self.stuck_in = before
 
     @property
     def busy_for(self) -> float:
@@ -739,10 +764,14 @@ class Office:
         return lasts
 
     def _may_be_stuck(self, hold: Grant) -> bool:
-        """Return whether its health failed, a beat was promised, or the process once stood still."""
+        """Return whether its health failed or hung, a beat was promised, or the process once stood still."""
         failed = self.failed or hold is self.stuck_in
+        hung = self._user.judge.now < self.hangs_until + 10 * CALLED_WITHIN
         return (
-            failed or math.isfinite(hold.limit_of(LossReason.STALLED)) or bool(self._user.process.awake_since)
+            failed
+            or hung
+            or math.isfinite(hold.limit_of(LossReason.STALLED))
+            or bool(self._user.process.awake_since)
         )
 
 

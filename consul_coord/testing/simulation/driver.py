@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from consul_coord.errors import ClientClosed, ConnectFailed, RequestTimeout
@@ -93,6 +95,14 @@ class SimHost(BaseHost):
         self._process.on_failure(where, error)
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An answer of a user's function that comes after so many seconds."""
+
+    seconds: float
+    value: object
+
+
 class SimCalls:
     """How users' functions are called: each in an event of its own, in order where that matters.
 
@@ -145,9 +155,14 @@ class SimCalls:
 
         def call() -> None:
             try:
-                answered(function())
+                answer = function()
             except Exception as error:  # noqa: BLE001 - as above
                 failed(error)
+            else:
+                if isinstance(answer, Late):
+                    self._host.call_later(answer.seconds, partial(answered, answer.value))
+                else:
+                    answered(answer)
 
         self._host.call_back(call)
 

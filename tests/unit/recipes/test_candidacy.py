@@ -201,3 +201,21 @@ def test_a_health_that_raises_is_reported_once_in_a_row() -> None:
     candidacy.calls = AtOnce()  # type: ignore[assignment]
     io.run(candidacy._watch_health(io))
     assert [event.error for event in io.seen(Failed)] == ["ValueError: it is not known"] * 3
+
+
+class Never:
+    """Calls nothing, as where a function hangs."""
+
+    def ask(self, *_: object, until: object) -> None:
+        """Ask in vain."""
+
+
+def test_a_candidate_that_stops_waits_for_no_health_that_hangs() -> None:
+    io = FakeIO()
+    candidacy = Scripted(io, REFUSED)
+    candidacy.plan = replace(candidacy.plan, health=lambda: True)
+    candidacy.calls = Never()  # type: ignore[assignment]
+    began = io.time
+    io.at(began + 1.0, candidacy.stop)
+    io.run(candidacy._watch_health(io))
+    assert io.time == began + 1.0
