@@ -144,7 +144,7 @@ def test_holders_and_waiters_that_die_under_load_never_let_too_many_in(
     """A holder's session is destroyed when it believes in nothing any more: just outside the room."""
     chance = random.Random(7)
     room, lost, stop = Room(LIMIT), [0], threading.Event()
-    session = spec(place.site, lock_delay=0.5)
+    session = spec(place.site, lock_delay=1.0)
     semaphores = [Semaphore(make_client(), place.prefix, LIMIT, session=session) for _ in range(4)]
 
     def work(who: int) -> None:

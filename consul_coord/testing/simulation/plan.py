@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -205,6 +206,8 @@ class Plan:
     """Users in each process that read and write keys, and make sessions, by plain calls."""
     crowd: int = 0
     """Watches of keys in each process."""
+    crowd_for: float = math.inf
+    """Seconds after which these end, one after the other, and what else is watched has room again."""
     agents: int = 1
     """Ways to the servers, of which one at a time is gone or silent; with a stray one among several."""
     connections: int = 0
@@ -312,6 +315,7 @@ class Plan:
             *([f"amid {self.threads:.0%} of the steps a thread stands still"] if self.threads else ()),
             *([f"{self.callers} users of plain calls each"] if self.callers else ()),
             *([f"{self.crowd} watches each"] if self.crowd else ()),
+            *([f"which go after {self.crowd_for:.1f} s"] if math.isfinite(self.crowd_for) else ()),
             *([f"the agent takes {self.connections} connections"] if self.connections else ()),
             *([f"at request {self.strike[0]}: {self.strike[1]}"] if self.strike else ()),
         )

@@ -229,9 +229,13 @@ class World:
         if plan.callers:
             self._run_users(process, [Prober(process, "prober", healed=self._is_healed)])
         watched = WATCHED if plan.callers and not is_idle(process) else ()
-        crowd: tuple[tuple[str, StateKind], ...] = tuple((key, "key") for key in plan.crowd_keys)
-        for of, kind in (*watched, *crowd):
+        for of, kind in watched:
             self._run_users(process, [StateWatcher(process, of, kind=kind, healed=self._is_healed)])
+        for key in plan.crowd_keys:
+            self._run_users(process, [StateWatcher(process, key, healed=self._is_without_crowd)])
+
+    def _is_without_crowd(self) -> bool:
+        return self._is_healed() or self.scheduler.now > self.plan.crowd_for
 
     def _run_users(
         self,

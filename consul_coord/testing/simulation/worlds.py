@@ -12,6 +12,7 @@ Source: Groce et al., "Swarm Testing" (2012).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -514,20 +515,27 @@ def draw_with_crowds(seed: int) -> Plan:
     """Return a run in which each client watches more keys than have a query each, and little goes wrong."""
     rng = Dice(seed, "crowds")
     faults = {"cut": 8.0, "agent restart": 8.0} if rng.chance(0.4) else {}
+    going = Dice(seed, "the crowd goes")
+    goes = going.chance(0.4)
     return replace(
         _one_recipe(_mixed(seed, Dice(seed, "plan")), rng.choice(("lock", "several locks", "election", ""))),
         crowd=rng.choice((20, 34, 44)),
+        crowd_for=going.uniform(2.0, 6.0) if goes else math.inf,
         calm=not faults,
         processes=2,
         users=rng.choice((2, 4)),
         fates={},
         hot=frozenset(),
-        chaos={"write": 0.3, **faults, **({"release key": 3.0} if rng.chance(0.5) else {})},
-        chaos_seconds=rng.uniform(8.0, 15.0),
+        chaos={
+            "write": 0.3,
+            **faults,
+            **({"release key": 2.0 if goes else 3.0} if rng.chance(0.5) or goes else {}),
+        },
+        chaos_seconds=rng.uniform(8.0, 15.0) + 10.0 * goes,
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
         timeout=10.0,
         ttl_factor=1.0,
-        lingering=LONG * rng.chance(0.5),
+        lingering=LONG * (rng.chance(0.5) or goes),
         foreign=0,
         skew=0.0,
     )
