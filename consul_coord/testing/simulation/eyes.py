@@ -282,6 +282,31 @@ def _same(one: LeaderInfo | None, other: LeaderInfo | None) -> bool:
     )
 
 
+class WaiterEyes:
+    """The place of one call that waits for a lock: it has one, or joins again soon."""
+
+    def __init__(self, process: Process, key: str) -> None:
+        self._process = process
+        self._rules = process.judge.keys[key]
+        self._watch = Stopwatch(process)
+
+    def look(self) -> None:
+        """Judge whether it queues at this moment, or has the lock."""
+        process, key = self._process, self._rules.name
+        judge, core = process.judge, process.core
+        kept = (judge.cluster.holder(key), *self._rules.queue)
+        stands = any(core.sessions.get(session) is not None for session in kept if session)
+        # Its client may have to do something else before: it has lost a hold, or looks for a late request.
+        is_kept_out = self._rules.is_stuck(process) or core.pending_cleanup or core.closing.is_set()
+        is_kept_out = is_kept_out or process.goes_without_queue(key) or not process.able
+        is_kept_out = is_kept_out or judge.may_wait_without_place(process, key)
+        since = self._watch.since("absence", is_so=not (stands or is_kept_out))
+        since = max(since, judge.promises.undisturbed_since(process))
+        late = judge.now > since + (STANDS_WITHIN + RENEWED_WITHIN * judge.ttl) * judge.stretch
+        if late and judge.room is None and not judge.cluster.down:
+            judge.convict("progress", f"{process.name} waits for {key}, and does not queue")
+
+
 class MemberEyes:
     """One membership's view of itself."""
 

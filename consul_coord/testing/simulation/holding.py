@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import weakref
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ from consul_coord.testing.simulation.acts import (
     wait_for_end,
 )
 from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.eyes import WaiterEyes
 from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, TOO_LARGE, check_longest, longest_by
 from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.promises import RELEASED_WITHIN
@@ -551,9 +553,7 @@ class User(Holder, ABC):
         call = self._call = self.judge.promises.called(process, f"acquires {of}{limit}", limit_of_call)
         began, since = io.now(), self.judge.now
         start = self.judge.answers.begins(process, io.task, f"acquires {of}")
-        self.judge.belongings.wants(process, self.claimed(of))
-        if self.says_once:
-            self.judge.news.waits(io.task)
+        wait_no_more = self._begin_to_wait(io, of, tries=timeout == 0)
         try:
             try:
                 handle = await process.call(
@@ -561,7 +561,7 @@ class User(Holder, ABC):
                 )
             finally:
                 self.judge.promises.ended(call)
-                self.judge.belongings.wants_no_more(process, self.claimed(of))
+                wait_no_more()
                 self.judge.news.waits_no_more(io.task, process, f"acquires {of}", since=since)
             what.owners.keep(io.owner(), handle)
             self.judge.news.acquired(process, handle.grant, took=io.now() - began)
@@ -591,6 +591,18 @@ class User(Holder, ABC):
             for key in self.claimed(of) if handle is None and not process.crashed else ():
                 self.judge.record(name, "gave_up", actor=self.actor, key=key)
         return handle
+
+    def _begin_to_wait(self, io: SimIO, of: str, *, tries: bool) -> Callable[[], object]:
+        """Have it judged what is due to a call that waits; returns how to end that."""
+        process, judge = self.process, self.judge
+        waiting = ExitStack()
+        judge.belongings.wants(process, self.claimed(of))
+        waiting.callback(judge.belongings.wants_no_more, process, self.claimed(of))
+        if self.says_once:
+            judge.news.waits(io.task)
+        if of in judge.keys and not tries:
+            waiting.callback(judge.eyes.open(WaiterEyes(process, of).look))
+        return waiting.close
 
     def claimed(self, of: str) -> Sequence[str]:
         """Return the things that a hold claims."""

@@ -104,6 +104,8 @@ def draw(seed: int) -> Plan:
     """Return what a seed stands for: a run of one of all worlds."""
     rng = Dice(seed, "calls and crowds")
     plan = (rng.choice(OTHERS) if rng.chance(OTHERS_SHARE) else Dice(seed, "world").choice(_DRAWN))(seed)
+    if Dice(seed, "patience").chance(PATIENT_SHARE):
+        plan = draw_patient(seed)
     if (plan.rwlocks or plan.sharing is not None) and not _is_strict(plan):
         plan = _with_more_chaos(plan)
     # A crowd opens and closes more connections at once than are enough for others; threads share none.
@@ -584,6 +586,18 @@ def draw_calm(seed: int) -> Plan:
     )
 
 
+def draw_patient(seed: int) -> Plan:
+    """Return a calm run in which one thing is kept for long, and who waits for it loses its session."""
+    return replace(
+        _one_recipe(draw_calm(seed), Dice(seed, "patient").choice(("lock", "lock", "election"))),
+        processes=3,
+        users=2,
+        chaos={"destroy session": 3.0},
+        chaos_seconds=30.0,
+        lingering=KEPT_FOR,
+    )
+
+
 def draw_hiccups(seed: int) -> Plan:
     """Return a run with several recipes, in which each request fails once, and operators act at most."""
     rng = Dice(seed, "hiccups")
@@ -930,6 +944,8 @@ SHARES = {
 }
 """How many of 40 seeds, on average, are drawn from which world, of those that are from none of the others."""
 _DRAWN = tuple(world for world, share in SHARES.items() for _ in range(share))
+PATIENT_SHARE = 0.04
+"""The part of all seeds that stands for a run in which one thing is kept for long."""
 OTHERS_SHARE = 0.2
 OTHERS = draw_with_callers, draw_with_callers, draw_with_crowds, draw_with_threads
 """The worlds of the others, drawn apart so that most seeds stand for what they did before."""
