@@ -243,6 +243,7 @@ class CandidateUser(Holder):
         """Return whether its user is well, or fail to say it, or say it much later."""
         if not self.healed() and office.hangs_for <= 0.0 and self.more.chance(HANGS_SHARE):
             office.hangs_until = self.judge.now + self.more.uniform(*HANGS_FOR)
+            self._ill_since = math.inf  # he will say that he is well
         if office.hangs_for > 0.0 and not self.healed():
             if self._eyes is not None:
                 self._eyes.is_aside = True
