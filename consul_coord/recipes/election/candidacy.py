@@ -412,10 +412,11 @@ class Candidacy:
         predicate, raises = self.plan.health, False
         while predicate is not None and not self.is_over:
             answer = Answer()
-            forget = self.stopping.subscribe(answer.given.set)  # who has stopped waits for none that hangs
+            # A candidate that stops does not wait for a function that hangs.
+            unsubscribe = self.stopping.subscribe(answer.given.set)
             self.calls.ask(predicate, answer.give, answer.fail, until=self.stopping)
             await io.wait(answer.given, deadline=io.now() + HEALTH_PATIENCE)
-            forget()
+            unsubscribe()
             if answer.error is not None and not raises:
                 self.report("health", answer.error)
             raises = answer.error is not None

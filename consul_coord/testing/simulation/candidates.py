@@ -70,8 +70,8 @@ IN_A_BLOCK = 0.3
 FAILS_SHARE = 0.1
 """Of so many looks at its health one raises an error."""
 HANGS_SHARE, HANGS_FOR = 0.05, (11.0, 16.0)
-"""After so many it does not answer for so many seconds, which is longer than a candidate waits; nor does the
-leader's work end."""
+"""At so many looks the health function does not answer for so many seconds, longer than a candidate waits.
+The leader's work does not end meanwhile, either."""
 ENDS_BADLY = 0.05
 """Of so many calls of ``on_lost`` and ``on_change`` likewise."""
 REST = (0.0, 0.5)
@@ -243,7 +243,7 @@ class CandidateUser(Holder):
         """Return whether its user is well, or fail to say it, or say it much later."""
         if not self.healed() and office.hangs_for <= 0.0 and self.more.chance(HANGS_SHARE):
             office.hangs_until = self.judge.now + self.more.uniform(*HANGS_FOR)
-            self._ill_since = math.inf  # he will say that he is well
+            self._ill_since = math.inf  # its user will say that all is well
         if office.hangs_for > 0.0 and not self.healed():
             if self._eyes is not None:
                 self._eyes.is_aside = True

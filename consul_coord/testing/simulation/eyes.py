@@ -297,10 +297,10 @@ class WaiterEyes:
         kept = (judge.cluster.holder(key), *self._rules.queue)
         stands = any(core.sessions.get(session) is not None for session in kept if session)
         # Its client may have to do something else before: it has lost a hold, or looks for a late request.
-        is_kept_out = self._rules.is_stuck(process) or core.pending_cleanup or core.closing.is_set()
-        is_kept_out = is_kept_out or process.goes_without_queue(key) or not process.able
-        is_kept_out = is_kept_out or judge.may_wait_without_place(process, key)
-        since = self._watch.since("absence", is_so=not (stands or is_kept_out))
+        has_other_work = self._rules.is_stuck(process) or core.pending_cleanup or core.closing.is_set()
+        may_not = process.goes_without_queue(key) or judge.may_wait_without_place(process, key)
+        is_absent = not (stands or has_other_work or may_not) and process.able
+        since = self._watch.since("absence", is_so=is_absent)
         since = max(since, judge.promises.undisturbed_since(process))
         late = judge.now > since + (STANDS_WITHIN + RENEWED_WITHIN * judge.ttl) * judge.stretch
         if late and judge.room is None and not judge.cluster.down:

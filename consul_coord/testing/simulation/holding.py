@@ -593,7 +593,7 @@ class User(Holder, ABC):
         return handle
 
     def _begin_to_wait(self, io: SimIO, of: str, *, tries: bool) -> Callable[[], object]:
-        """Have it judged what is due to a call that waits; returns how to end that."""
+        """Have the judge look after a call that waits; returns how to end that."""
         process, judge = self.process, self.judge
         waiting = ExitStack()
         judge.belongings.wants(process, self.claimed(of))

@@ -587,7 +587,7 @@ def draw_calm(seed: int) -> Plan:
 
 
 def draw_patient(seed: int) -> Plan:
-    """Return a calm run in which one thing is kept for long, and who waits for it loses its session."""
+    """Return a calm run in which one thing is kept for long, and operators destroy sessions meanwhile."""
     return replace(
         _one_recipe(draw_calm(seed), Dice(seed, "patient").choice(("lock", "lock", "election"))),
         processes=3,
