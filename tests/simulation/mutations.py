@@ -70,7 +70,7 @@ from consul_coord.recipes.semaphore.attempt import PermitAttempt
 from consul_coord.recipes.semaphore.kind import Memory
 from consul_coord.recipes.session import handling
 from consul_coord.recipes.session import keeping as session
-from consul_coord.recipes.session.keeping import Sessions, SessionSource
+from consul_coord.recipes.session.keeping import KeptSession, Sessions, SessionSource
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.pool import SessionPool
 from consul_coord.recipes.watch import shared_queries
@@ -91,6 +91,7 @@ from consul_coord.testing.simulation.worlds import (
     draw_hiccups,
     draw_keepers,
     draw_mixed,
+    draw_patient,
     draw_strike,
     draw_with_agents,
     draw_with_callers,
@@ -2413,5 +2414,24 @@ MUTATIONS = (
         breaks="told",
         within=200,
         drawn=_closing,
+    ),
+    Mutation(
+        "the end of a session wakes nobody who waits",
+        KeptSession,
+        "finish",
+        "self.over.set()",
+        "pass",
+        breaks="progress",
+        within=20,
+        drawn=draw_patient,
+    ),
+    Mutation(
+        "a leader whose health function hangs resigns",
+        Candidacy,
+        "_watch_health",
+        " or not answer.given.is_set()",
+        "",
+        breaks="stuck",
+        within=100,
     ),
 )
