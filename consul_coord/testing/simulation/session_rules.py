@@ -112,6 +112,8 @@ class SessionRules:
         """The sessions of each process whose last renewal failed, as it reports."""
         self._outages: dict[str, float] = {}
         """Since when each process has no contact, by its clock, as it reports."""
+        self._over: set[str | KeptSession] = set()
+        """The processes and sessions whose trouble is over, before the thread that met it has reported it."""
         self._failed: dict[tuple[str, str], deque[float]] = {}
         """When each process has tried one thing, since that was answered last."""
         self._asked: dict[str, list[float]] = {}
@@ -297,17 +299,11 @@ class SessionRules:
         """Judge what a client reports of its contact."""
         match event:
             case events.Jeopardy(session=session, repeated=repeated):
-                kept = self._check_again(process, session, said=repeated)
-                if kept is not None:
-                    self._failing.setdefault(process.name, {})[kept] = None
+                self._renewal_failed(process, session, repeated=repeated)
             case events.Renewed(session=session, recovered=recovered):
                 if renewed := self._kept.get((process.name, session)):
                     renewed.untold = False
-                kept = self._check_again(process, session, said=recovered)
-                if kept is not None:
-                    self._failing.get(process.name, {}).pop(kept, None)
-                    if process.name in self._outages and not self._failing_now(process):
-                        self._tell(process, "all its sessions were renewed, and its outage goes on")
+                self._renewed(process, session, recovered=recovered)
             case events.OutageBegan(silent=silent, remaining=remaining, keys=keys):
                 self._check_held(process, remaining, keys)
                 self._begin_outage(process, silent)
@@ -323,7 +319,28 @@ class SessionRules:
             case _:
                 pass
 
+    def _renewal_failed(self, process: Process, session: str, *, repeated: bool) -> None:
+        kept = self._check_again(process, session, said=repeated)
+        if kept in self._over:
+            self._over.remove(kept)
+        elif kept is not None:
+            self._failing.setdefault(process.name, {})[kept] = None
+
+    def _renewed(self, process: Process, session: str, *, recovered: bool) -> None:
+        kept = self._check_again(process, session, said=recovered)
+        if kept is None:
+            return
+        failing = self._failing.get(process.name, {})
+        if recovered and kept not in failing:
+            self._over.add(kept)
+        failing.pop(kept, None)
+        if process.name in self._outages and not self._failing_now(process):
+            self._tell(process, "all its sessions were renewed, and its outage goes on")
+
     def _begin_outage(self, process: Process, silent: float) -> None:
+        if process.name in self._over:
+            self._over.remove(process.name)
+            return
         if process.name in self._outages:
             self._tell(process, "its outage has begun twice")
         self._outages[process.name] = process.clock.now() - silent
@@ -354,6 +371,7 @@ class SessionRules:
     def _end_outage(self, process: Process, said: float) -> None:
         since = self._outages.pop(process.name, None)
         if since is None:
+            self._over.add(process.name)
             self._tell(process, "an outage has ended that had not begun")
         elif abs(process.clock.now() - since - said) > JUST + process.lag:
             self._tell(process, f"its outage of {process.clock.now() - since:.3f} s lasted {said:.3f} s")
