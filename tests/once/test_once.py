@@ -579,7 +579,7 @@ def test_a_failure_that_is_over_is_not_what_stood_in_the_way(
     client = make_client(address=proxy.address)
     with Lock(client, site.key) as hold, ThreadPoolExecutor(1) as pool:
         failed = proxy.add(Fault(lose=Lose.AGENT, path="/v1/txn", containing=b'"get"'))
-        error = pool.submit(Once(client, site.key).run, job, slot="1", timeout=0.5).exception(PATIENCE)
+        error = pool.submit(Once(client, site.key).run, job, slot="1", timeout=3).exception(PATIENCE)
     assert failed.hits == 1
     assert isinstance(error, AcquireTimeout)
     assert (error.blocker.kind, error.__cause__) == ("queued", None)
