@@ -47,6 +47,8 @@ OLD_FOR = 2.5
 """Seconds for which a leader that has lost its followers takes itself for the leader, at most."""
 ABOUT_A_LEASE = 0.6, 1.3
 """TTLs for which a process stands still that has just asked for something."""
+LOOKS_FIRST = 0.5
+"""Of how many processes that go on a user looks at the holds before anything else is done."""
 NEW = 0.1
 """Seconds for which a hold is new: it is not watched yet."""
 MOST_FIT = 2
@@ -61,6 +63,7 @@ class Chaos:
     def __init__(self, world: World, rng: Dice) -> None:
         self._world = world
         self._rng = rng
+        self._looks = Dice(world.plan.seed, "first looks")
         self._over = False
         self._kinds: dict[str, Callable[[], object]] = {
             "pause": lambda: self._stand_still(asleep=False),
@@ -179,6 +182,8 @@ class Chaos:
                 self._world.judge.note("world", f"{process.name} goes on")
                 slept = self._world.scheduler.now - began if asleep else 0.0
                 process.resume(slept=slept)
+                if self._looks.chance(LOOKS_FIRST):
+                    self._world.judge.looked_at_by(process)
                 if valid_until is not None and process.clock.now() > valid_until:
                     self._world.judge.see("pause of a holder beyond its lease")
 

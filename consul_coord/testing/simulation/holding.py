@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 RELEASED = ReleaseOutcome.RELEASED
 STUCK_FOR = 8.0
 """Seconds for which a user that is stuck goes on, at most, after his hold has ended."""
+LIMITS, LIMITS_BEYOND, BEYOND = (0.01, 3.0), (3.0, 40.0), 0.2
+"""Seconds after which a hold with a ``max_hold`` ends: mostly soon, some not before their lease."""
 FAILED = object()
 """The answer to a call that was refused."""
 FORGETFUL = 0.05
@@ -166,7 +168,8 @@ class Holder:
         limited = not self.healed() and self.chance.chance(self.process.stuck)
         at_most = limited and self.chance.chance(0.5)
         self._beats = limited and (not at_most or (self.judge.calm and self.chance.chance(0.5)))
-        self.max_hold = self.chance.uniform(0.01, 3.0) if at_most else None
+        limits = LIMITS_BEYOND if self.more.chance(BEYOND) else LIMITS
+        self.max_hold = self.chance.uniform(*limits) if at_most else None
 
     def limit(self, hold: Grant, claim: Claim) -> None:
         """Take note of the end that an acquire asked for, and promise the first beat if it is due."""

@@ -527,6 +527,13 @@ class Judge:
         for one in claim.whole:
             self.rules[one.of].asked(one, held=held)
 
+    def looked_at_by(self, process: Process) -> None:
+        """Have the holds of a process looked at by its users, and judge what they see."""
+        for rules in self.rules.values():
+            for claim in rules.claims:
+                if claim.process is process and (hold := claim.reference()) is not None:
+                    rules.asked(claim, held=hold.is_held(process.host.now()))
+
     def told(self, claim: Claim) -> None:
         """Take note that a loss is reported to a user."""
         for one in claim.whole:
