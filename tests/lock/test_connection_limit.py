@@ -45,8 +45,8 @@ SMALL = 12
 """The limit of the small agent."""
 LEASE = 2.85
 QUICK = SessionSpec(ttl=3.0, lock_delay=3.0)
-CROWD_LEASE = 7.6
-BESIDE_A_CROWD = SessionSpec(ttl=8.0, lock_delay=8.0)
+CROWD_LEASE = 14.25
+BESIDE_A_CROWD = SessionSpec(ttl=15.0, lock_delay=15.0)
 """Of holders in one process, and on one event loop, with hundreds of clients."""
 PATIENCE = 120.0
 

@@ -108,7 +108,7 @@ def test_a_name_outlasts_what_is_put_before_it(tmp_path: Path, monkeypatch: pyte
     assert before
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_a_sample_has_all_operators_and_is_the_same_each_time() -> None:
     found = catalogue.mutants()
     chosen = catalogue.sample(found, 40, seed=3)
