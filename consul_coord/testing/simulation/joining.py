@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from consul_coord.io import IO
+    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
     from consul_coord.testing.simulation.promises import PendingCall
@@ -181,15 +182,20 @@ class Joiner(Holder):
         has_left = await self._end("leaves the group", let_go, io)
         if has_left and member.is_joined(io.now()):
             judge.convict("sharing", f"{process.name} has left, and is a member")
-        hold, holder = member.hold, judge.cluster.holder(member.key)
+        hold, rules = member.hold, judge.keys.get(member.key)
         is_done = has_left and hold is not None and hold.released and not process.core.reaper.pending
         is_done = is_done or outcomes == [ReleaseOutcome.RELEASED]
-        if is_done and hold is not None and holder == hold.session:
+        if is_done and hold is not None and self._is_there(hold):
             judge.convict("released", f"{process.name} has left, and the server has it")
-        rules = judge.keys.get(member.key)
         claim = None if rules is None or hold is None else rules.claim(hold.fence)
         if claim is not None and outcomes and outcomes != [ReleaseOutcome.RELEASED]:
             judge.answers.not_released(claim, outcomes[0], since=since)
+
+    def _is_there(self, hold: Grant) -> bool:
+        """Return whether the server has a member by this hold, and by no later one of another guest."""
+        if rules := self.judge.keys.get(hold.key):
+            return rules.has_now(hold.session, hold.fence)
+        return self.judge.cluster.holder(hold.key) == hold.session
 
     async def _give_value(self, io: SimIO) -> None:
         core, value = self.process.core, self.rng.randbytes(2).hex().encode()
