@@ -818,7 +818,7 @@ def test_a_renewal_that_is_refused_waits_for_a_connection_that_may_come_free(
         if not taken.is_set():
             taken.set()
             peer.request()
-            time.sleep(1.0)
+            time.sleep(0.3)
             peer.send(OK)
             always(OK)(peer)
 
