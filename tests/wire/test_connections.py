@@ -811,26 +811,31 @@ def test_a_renewal_that_is_refused_tells_so_at_once_where_no_connection_may_come
 def test_a_renewal_that_is_refused_waits_for_a_connection_that_may_come_free(
     own_engine: MakeEngine, serve: Serve
 ) -> None:
-    taken = threading.Event()
+    taken, free = threading.Event(), threading.Event()
 
     def handle(peer: Peer) -> None:
-        """Answer the first connection late, and hang up on all others."""
+        """Answer the first connection when the test says so, and hang up on all others."""
         if not taken.is_set():
             taken.set()
             peer.request()
-            time.sleep(0.3)
+            assert free.wait(PATIENCE)
             peer.send(OK)
             always(OK)(peer)
 
     sender = own_engine(serve(handle))
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(sender.send, GET)
+    pool = pool_of(sender)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(sender.send, GET, timeout=PATIENCE)
         assert taken.wait(PATIENCE)
-        limit = pool_of(sender).limit
+        eventually(pool.has_in_use)  # the server may know of it sooner than the client
         for _ in range(PATIENT):
-            limit.refused(pool_of(sender).now())
-        assert sender.send(RENEW).status == 200
-        assert first.result().status == 200
+            pool.limit.refused(pool.now())
+        before = math.nextafter(pool.now(), math.inf)
+        renewal = threads.submit(sender.send, RENEW, timeout=PATIENCE)
+        eventually(lambda: pool.limit.has_refused_since(before))
+        eventually(lambda: pool.waiting)
+        free.set()
+        assert first.result().status == renewal.result().status == 200
 
 
 def test_a_query_lets_others_go_first_within_its_own_time(own_engine: MakeEngine, serve: Serve) -> None:
