@@ -48,7 +48,7 @@ OLD_FOR = 2.5
 ABOUT_A_LEASE = 0.6, 1.3
 """TTLs for which a process stands still that has just asked for something."""
 LOOKS_FIRST = 0.5
-"""Of how many processes that go on a user looks at the holds before anything else is done."""
+"""The share of pauses after which users look at their holds before their process does anything else."""
 NEW = 0.1
 """Seconds for which a hold is new: it is not watched yet."""
 MOST_FIT = 2

@@ -67,7 +67,7 @@ RELEASED = ReleaseOutcome.RELEASED
 STUCK_FOR = 8.0
 """Seconds for which a user that is stuck goes on, at most, after his hold has ended."""
 LIMITS, LIMITS_BEYOND, BEYOND = (0.01, 3.0), (3.0, 40.0), 0.2
-"""Seconds after which a hold with a ``max_hold`` ends: mostly soon, some not before their lease."""
+"""Seconds of a ``max_hold``: mostly few, and in a fifth of the cases more than a lease may last."""
 FAILED = object()
 """The answer to a call that was refused."""
 FORGETFUL = 0.05

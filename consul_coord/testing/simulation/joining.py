@@ -192,7 +192,7 @@ class Joiner(Holder):
             judge.answers.not_released(claim, outcomes[0], since=since)
 
     def _is_there(self, hold: Grant) -> bool:
-        """Return whether the server has a member by this hold, and by no later one of another guest."""
+        """Return whether the server still has this hold, and not a later one of another guest."""
         if rules := self.judge.keys.get(hold.key):
             return rules.has_now(hold.session, hold.fence)
         return self.judge.cluster.holder(hold.key) == hold.session
