@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVERY = range(100_000)
 """More places than any call has: it ends where a call does."""
-FEW = 5
+FEW = 3
 PORTION = 60
 WITHIN = 1_500
 """About how many places the longest calls have."""

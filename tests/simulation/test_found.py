@@ -432,6 +432,7 @@ def test_a_leadership_that_begins_and_ends_after_a_modest_candidates_last_look_i
     Simulation(seed=5012, plan=draw_mixed(5012)).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [
@@ -468,6 +469,7 @@ def test_a_client_that_runs_something_long_after_it_has_closed_breaks_a_rule() -
     assert "what stays" in violation.how
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [
@@ -482,11 +484,13 @@ def test_other_runs(seed: int) -> None:
     Simulation(seed=seed, plan=draw_mixed(seed)).run()
 
 
+@pytest.mark.slow
 def test_leaders_that_follow_each_other_quickly_are_seen_in_time() -> None:
     # The judge allowed half a second.
     Simulation(seed=142, plan=draw_calm(142)).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [31431, 31514])
 def test_a_release_of_a_slot_that_was_not_permitted_is_no_loss(seed: int) -> None:
     # It said that the hold had been lost before, as another had released it.
@@ -518,6 +522,7 @@ def test_a_sweep_that_had_to_wait_for_the_own_hold_comes_soon_after_it() -> None
     Simulation(seed=70081, plan=draw_strike(70081)).run()
 
 
+@pytest.mark.slow
 def test_a_caller_in_line_whose_turn_came_while_it_asked_has_no_place_to_report() -> None:
     # It said that other waiters were first, and that its place was 0.
     Simulation(seed=140000256).run()
@@ -566,6 +571,7 @@ def test_a_process_whose_user_reads_a_session_now_and_then_is_not_at_rest() -> N
     assert counted[1:] == [2] * 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [97001340, 97005748, 98005716])
 def test_a_candidate_whose_user_waits_again_and_again_is_not_at_rest(seed: int) -> None:
     # Each time its user waits in vain, it reads the leader's session.

@@ -62,6 +62,7 @@ def _comes_of(plan: Plan) -> bool:
     return replace(draw(plan.seed), keeping=False, guests=None, large="", **as_drawn) == plan
 
 
+@pytest.mark.slow
 def test_seeds_are_of_all_worlds_by_their_shares() -> None:
     drawn = Counter(
         world for seed in range(800) for world in (*SHARES, *dict.fromkeys(OTHERS)) if _comes_of(world(seed))
@@ -137,6 +138,7 @@ def test_a_broken_rule_is_told_with_its_seed_and_its_story() -> None:
     assert Simulation(seed=seed).run().violation is None
 
 
+@pytest.mark.slow
 def test_a_record_that_a_restore_brought_back_counts() -> None:
     assert Simulation(seed=3052, plan=draw_mixed(3052)).run().violation is None
 

@@ -123,6 +123,7 @@ def test_no_rule_is_broken_and_what_is_rare_comes_up(world: World) -> None:
         assert seen[rare], f"{rare} did not come up"
 
 
+@pytest.mark.slow
 @every
 def test_the_same_seed_gives_the_same_run(world: World) -> None:
     seed = world.few[-1]

@@ -490,7 +490,7 @@ def test_what_a_test_reaches_is_measured_also_after_one_that_traces_lines_itself
     assert any(after in numbers for numbers in lines.values())
 
 
-@pytest.mark.slow
+@pytest.mark.search
 def test_what_is_judged_harmless_is_still_there() -> None:
     names = {mutant.name for mutant in catalogue.mutants()}
     assert set(judgements()) <= names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, Protocol
 
 import httpx
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from consul_coord.config import Settings
     from consul_coord.http.messages import Request, Response
     from consul_coord.http.transport.base import AsyncTransport, Transport
+
+
+TRUST_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients that use no TLS: without it, each one reads the certificates of all authorities."""
 
 
 class Engine(Protocol):
@@ -82,13 +87,13 @@ def _streams(settings: Settings, backend: str) -> Engine:
 
 
 def _httpx(settings: Settings) -> Engine:
-    client = httpx.Client(trust_env=False)
+    client = httpx.Client(trust_env=False, verify=TRUST_NOBODY)
     return SyncEngine(sync_transport(settings, http_client=client), client=client)
 
 
 def _async_httpx(settings: Settings, backend: str) -> Engine:
     def make() -> tuple[AsyncTransport, httpx.AsyncClient | None]:
-        client = httpx.AsyncClient(trust_env=False)
+        client = httpx.AsyncClient(trust_env=False, verify=TRUST_NOBODY)
         return async_transport(settings, http_client=client), client
 
     return AsyncEngine(make, backend=backend)

@@ -647,6 +647,7 @@ def test_a_folder_that_changes_all_the_time_costs_a_few_requests_a_second() -> N
     assert len([at for at in io.looks if at >= 1030.0]) <= asked.total()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("more_than_asked")
 def test_so_does_one_with_more_holds_than_one_request_looks_at() -> None:
     io, holds = Busy(takes=0.0), [Held(f"g/m/{number}") for number in range(5 * BATCH)]
