@@ -28,6 +28,7 @@ ACTS: dict[str, Callable[[LeaderElection], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 4, 9])
 @pytest.mark.parametrize("act", ACTS)
 def test_what_was_interrupted_goes_on_and_each_end_is_told(

@@ -108,6 +108,7 @@ def test_a_note_whose_write_had_no_answer_goes_with_the_leadership(
         until(lambda: client.kv.get(term_key(key)).value is None, "the note is gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undone", ["at once", "later"])
 def test_the_note_of_an_election_without_an_answer_goes_with_what_else_that_has_left(
     make_client: MakeClient, address: str, client: Client, key: str, undone: str

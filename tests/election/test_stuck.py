@@ -87,6 +87,7 @@ def test_a_leader_whose_health_fails_is_stalled(
     over.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["over", "closed"])
 def test_the_term_of_a_stuck_leader_is_told_as_long_as_it_has_the_key(
     stand: Stand, make_client: MakeClient, client: Client, key: str, end: str

@@ -280,6 +280,7 @@ def test_while_it_can_not_join_again_its_problem_says_why(make_client: MakeClien
         until(lambda: group.problem is None, "it has none any more")
 
 
+@pytest.mark.slow
 def test_without_an_answer_the_problem_says_so(
     make_client: MakeClient, prefix: str, proxy: FaultProxy
 ) -> None:

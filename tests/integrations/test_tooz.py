@@ -230,6 +230,7 @@ def test_a_member_that_was_removed_does_not_come_back(coordinator: Coordinators,
     assert other.get_members(b"web").get() == {b"host-1", b"host-2"}
 
 
+@pytest.mark.slow
 def test_a_member_that_leaves_while_it_is_lost_does_not_come_back(reference_address: str) -> None:
     from tooz import coordination
 
@@ -274,6 +275,7 @@ def test_a_join_that_fails_at_its_end_leaves_no_member(reference_address: str) -
         one.stop()
 
 
+@pytest.mark.slow
 def test_a_lost_member_that_joins_and_leaves_does_not_come_back(reference_address: str) -> None:
     from tooz import coordination
 
@@ -312,6 +314,7 @@ def test_trouble_is_not_told_as_somebody_else(reference_address: str) -> None:
         one.stop()
 
 
+@pytest.mark.slow
 def test_stopping_without_an_answer_takes_no_longer_for_many_groups(reference_address: str) -> None:
     from tooz import coordination
 

@@ -22,6 +22,7 @@ DEAD = "11111111-1111-1111-1111-111111111111"
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["reference"], indirect=True)
 @pytest.mark.parametrize("start", [0, 32, 64])
 def test_an_interrupted_destroy_leaves_no_session_and_can_be_made_again(
