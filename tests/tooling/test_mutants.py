@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from proof.mutants.catalogue import Mutant
 
-SAMPLE = 6
+SAMPLE = 4
 CASES = {
     "compared": ("if a < b: go()", "(a <= b)"),
     "joined": ("x = a and b", "((a) or (b))"),
@@ -500,8 +500,10 @@ def test_what_is_judged_harmless_is_still_there() -> None:
 @pytest.mark.timeout(1_500)
 def test_a_sample_of_mutants_is_caught(tmp_path: Path, search_seed: int) -> None:
     pytest.importorskip("coverage", reason="needs coverage, of the group dev")
-    # Units and the simulator alone, for the sake of time: `python -m proof.mutants` asks all tests.
-    run.measure(tmp_path, ("-m", "not search and not long", "tests/unit/recipes"), scale=0.1)
+    # Some units and some runs alone, for the sake of time: `python -m proof.mutants` asks all tests.
+    run.measure(
+        tmp_path, ("-m", "not slow and not search", "-k", "program or hold", "tests/unit/recipes"), scale=0.01
+    )
     reached = Reached.load(tmp_path)
     seen = [each for each in catalogue.mutants() if reached.tests_of(each) and reached.runs_of(each)]
     chosen = [
