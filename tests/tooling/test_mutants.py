@@ -502,7 +502,7 @@ def test_a_sample_of_mutants_is_caught(tmp_path: Path, search_seed: int) -> None
     pytest.importorskip("coverage", reason="needs coverage, of the group dev")
     # Some units and some runs alone, for the sake of time: `python -m proof.mutants` asks all tests.
     run.measure(
-        tmp_path, ("-m", "not slow and not search", "-k", "program or hold", "tests/unit/recipes"), scale=0.01
+        tmp_path, ("-m", "not slow and not search", "-k", "not waitqueue", "tests/unit/recipes"), scale=0.01
     )
     reached = Reached.load(tmp_path)
     seen = [each for each in catalogue.mutants() if reached.tests_of(each) and reached.runs_of(each)]
