@@ -9,8 +9,8 @@ Rules
 - There are four tiers, and a test is in one of them: without a marker, what a person runs; ``slow``, which
   takes more than some two seconds of waiting or one of work (leases that run out, outages, whole programs,
   all of ``cluster``); ``search``, which looks for faults among many runs, from where ``search_seed`` says,
-  or checks a tool for that; ``long``, of which CI runs other clients' suites and the quick form of each
-  benchmark. Of two markers the later one in this list counts.
+  or checks a tool for that; ``long``, of which CI runs other clients' suites and the quick forms of the
+  benchmarks, one half at a time. Of two markers the later one in this list counts.
 - Where nothing is compiled yet, each worker would compile all of it. So one goes ahead, and the others read
   what it has compiled.
 - No Consul binary means skipped tests, with the reason; under CONSUL_COORD_REQUIRE_AGENT=1 it means failed
