@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 TRUST_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients that use no TLS: without it, each one reads the certificates of all authorities."""
+"""For clients that use no TLS: they need not read the certificates of all authorities."""
 
 
 class Engine(Protocol):
