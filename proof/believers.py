@@ -203,6 +203,15 @@ class Bed:
         mark = f"{self.mark} holder"
         return [each["ID"] for each in self.ask("GET", "/v1/session/list") if each["Name"].startswith(mark)]
 
+    def is_heard_of(self) -> bool:
+        """Return whether each server has heard that this round's holders have no session."""
+        mark = f"{self.mark} holder".encode()
+        return all(
+            mark not in server.request("GET", "/v1/session/list?stale")[1]
+            for server in self.cluster.agents
+            if server.is_running
+        )
+
     def until(self, what: str, condition: Callable[[], bool], *, within: float = PATIENCE) -> None:
         """Wait for something."""
         deadline = time.monotonic() + within
@@ -308,8 +317,12 @@ def removed_by_autopilot(bed: Bed) -> bool:
 
 
 def new_leader(bed: Bed) -> None:
-    """Destroy every session unheard, and kill the leader while the lock-delays last."""
+    """Destroy every session unheard by its holder, and kill the leader while the lock-delays last.
+
+    Each server has heard of it: one that leads before it has would know of no lock-delay.
+    """
     destroy(bed)
+    bed.until("is without sessions at each server", bed.is_heard_of)
     bed.cluster.kill(bed.cluster.wait_for_leader())
 
 

@@ -1,17 +1,21 @@
-"""Servers that restart forget the lock-delays that began before their snapshot."""
+"""Servers forget a lock-delay that began before their snapshot, or that only their dead leader knew of."""
 
 from __future__ import annotations
 
+import contextlib
+import http
+import http.client
 import json
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from consul_coord import AcquireTimeout, Client, Lock, SessionSpec
 from proof.cluster import RealCluster
-from tests.support.sites import Site, eventually
+from tests.support.sites import Operator, Site, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +29,9 @@ TTL: Final = 40.0
 PATIENT: Final = 60.0
 ENTRIES: Final = 20
 """A server makes a snapshot after so many writes, in this trial."""
+TRIES: Final = 10
+ASKING: Final = 100
+"""Requests for the key at a time: the next leader gives it away in its first few milliseconds only."""
 
 
 @pytest.fixture
@@ -109,3 +116,37 @@ def test_servers_that_restart_from_a_snapshot_forget_a_lock_delay(
             f"\n{request.node.name}: taken after {got:.1f} s, believed for {believed:.1f} s more"
         )
     assert (believed > 0.0) == from_snapshot
+
+
+def asked_for_until_answered(address: str, path: str) -> bool:
+    """Ask for a key until there is a leader, who gives it or not."""
+    while True:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            status, answer = Operator(address).ask("PUT", path)
+            if status == http.HTTPStatus.OK:
+                return bool(json.loads(answer))
+
+
+def believed_when_the_leader_dies_at_once(cluster: RealCluster) -> float:
+    """End a hold and kill the leader; return for how long the hold is believed if others get its key."""
+    leader = cluster.wait_for_leader()
+    addresses = [agent.address for index, agent in enumerate(cluster.agents) if index != leader]
+    site = Site.at("server", addresses[0])
+    path = f"/v1/kv/{site.key}?acquire={site.operator.create()}"
+    spec = SessionSpec(ttl=TTL, lock_delay=TTL, name=site.unique)
+    with Client(address=cluster.clients[0].address, session=spec) as former:
+        hold = Lock(former, site.key).acquire(timeout=PATIENT)
+        cluster.clients[0].pause()
+        site.operator.destroy(hold.session)
+        cluster.kill(leader)
+        with ThreadPoolExecutor(ASKING) as pool:
+            asked = [pool.submit(asked_for_until_answered, addresses[n % 2], path) for n in range(ASKING)]
+            believed = hold.remaining() if any(each.result(PATIENT) for each in asked) else 0.0
+        cluster.heal()
+    return believed
+
+
+@pytest.mark.timeout(600)
+def test_a_leader_that_dies_at_once_takes_a_lock_delay_with_it(consul_binary: Path) -> None:
+    with RealCluster(binary=consul_binary, clients=1) as cluster:
+        assert any(believed_when_the_leader_dies_at_once(cluster) > 0.0 for _ in range(TRIES))
