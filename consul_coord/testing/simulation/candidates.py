@@ -40,7 +40,8 @@ from consul_coord.recipes.hold.grant import OVERDUE
 from consul_coord.recipes.hold.holds import release
 from consul_coord.recipes.lock import lock
 from consul_coord.testing.simulation.acts import HEARD_WITHIN, JUST
-from consul_coord.testing.simulation.driver import Late, SimCalls
+from consul_coord.testing.simulation.dice import Dice
+from consul_coord.testing.simulation.driver import Awaited, Late, SimCalls
 from consul_coord.testing.simulation.eyes import CandidateEyes
 from consul_coord.testing.simulation.foreign import ForeignLock
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
@@ -106,7 +107,7 @@ JOINED_LATE = 1.2
 CALLED_WITHIN = 0.01
 """Seconds after which a callback that was due has been called."""
 TAKES_LONG_SHARE, LONGEST_CALL = 0.15, 2.0
-"""So often ``on_lost`` takes its time, and up to so many seconds."""
+"""So often ``on_lost`` takes its time, and ``on_elected`` is awaited, and up to so many seconds."""
 
 
 class CandidateUser(Holder):
@@ -146,6 +147,7 @@ class CandidateUser(Holder):
             max_hold=self.chance.uniform(0.05, 3.0) if self.chance.chance(plan.stuck) else None,
         )
 
+        self._awaits = Dice(plan.seed, f"{process.name} awaits on_elected")
         self._may_lead_twice = True
         """Whether its last candidacy may lead a second time."""
         self._manner = plan.office
@@ -158,8 +160,8 @@ class CandidateUser(Holder):
 
     # -- callbacks
 
-    def elected(self, hold: Grant) -> None:
-        """React to an election, or fail to."""
+    def elected(self, hold: Grant) -> Awaited | None:
+        """React to an election, or fail to; returns for how long that is awaited, if at all."""
         if self._plan.priority_delay:
             self.judge.see("low priority elected")
         if not (self.healed() or self._manner) and self.rng.chance(0.1):
@@ -168,6 +170,10 @@ class CandidateUser(Holder):
             self._resigning.append(failed)
             self._doomed.append(hold)
             raise self._err("on_elected")
+        if self.is_told_of_leaders or self.healed() or not self._awaits.chance(TAKES_LONG_SHARE):
+            return None
+        self.judge.see("on_elected awaited")
+        return Awaited(self._awaits.uniform(0.0, LONGEST_CALL))
 
     def _err(self, where: str) -> ClumsyUser:
         """Return an error to be raised by one of the user's functions, which is to be reported."""
@@ -720,7 +726,7 @@ class Office:
         is_free = process.able and not process.core.closing.is_set() and process.awake_since < since
         return is_free and judge.now > max(since, self._busy_until) + 10 * CALLED_WITHIN
 
-    def elected(self, candidacy: Candidacy, hold: Grant) -> None:  # noqa: ARG002 - as ElectionPlan has it
+    def elected(self, candidacy: Candidacy, hold: Grant) -> Awaited | None:  # noqa: ARG002 - as ElectionPlan has it
         """Judge news of an election."""
         user, process = self._user, self._user.process
         if self._held:
@@ -732,7 +738,7 @@ class Office:
         self._hold = hold
         self.terms.add(hold.fence)
         user.heard_of(hold.fence)
-        user.elected(hold)
+        return user.elected(hold)
 
     def lost(self, reason: LossReason) -> float | None:
         """Judge news of a loss; returns the seconds that the leader takes for it, if any."""

@@ -99,6 +99,7 @@ SOMETIMES = (
     "heir elected",
     "proclaimed",
     "change of leadership seen",
+    "on_elected awaited",
     "low priority elected",
 )
 """The branches that a whole suite must have seen at least once."""

@@ -103,43 +103,60 @@ class Late:
     value: object
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What an async function of a user comes to: it takes so many seconds, unless it is ended before."""
+
+    seconds: float
+
+
 class SimCalls:
     """How users' functions are called: each in an event of its own, in order where that matters.
 
-    A function that returns a number takes so many seconds: those after it wait for that.
+    A function that returns a number, or is awaited, takes so many seconds: those after it wait for that.
     """
 
     def __init__(self, host: SimHost) -> None:
         self._host = host
-        self._is_busy = False
-        self._waiting: deque[tuple[Callable[[], object], Callable[[BaseException], object]]] = deque()
+        self._called: object = None
+        """What stands for the call that lasts; None if there is none."""
+        self._waiting: deque[tuple[Callable[[], object], Callable[[BaseException], object], Signal | None]]
+        self._waiting = deque()
 
     def in_order(
         self,
         function: Callable[[], object],
         failed: Callable[[BaseException], object],
         *,
-        until: Signal | None = None,  # noqa: ARG002 - nothing is awaited here
+        until: Signal | None = None,
     ) -> None:
         """Call a function after those handed over before; what it raises goes to ``failed``."""
-        self._waiting.append((function, failed))
+        self._waiting.append((function, failed, until))
         self._host.call_back(self._call_next)
 
     def _call_next(self) -> None:
-        if self._is_busy or not self._waiting:
+        if self._called is not None or not self._waiting:
             return
-        function, failed = self._waiting.popleft()
+        function, failed, until = self._waiting.popleft()
         try:
             lasts = function()
         except Exception as error:  # noqa: BLE001 - a user's, for its owner to report
             failed(error)
         else:
-            if isinstance(lasts, float):
-                self._is_busy = True
-                self._host.call_later(lasts, self._go_on)
+            self._last(lasts, until)
 
-    def _go_on(self) -> None:
-        self._is_busy = False
+    def _last(self, lasts: object, until: Signal | None) -> None:
+        seconds = lasts.seconds if isinstance(lasts, Awaited) else lasts
+        if isinstance(seconds, float):
+            self._called = called = object()
+            self._host.call_later(seconds, partial(self._go_on, called))
+            if isinstance(lasts, Awaited) and until is not None:
+                until.subscribe(partial(self._go_on, called))
+
+    def _go_on(self, called: object) -> None:
+        if called is not self._called:
+            return
+        self._called = None
         for _ in self._waiting:
             self._host.call_back(self._call_next)
 
