@@ -40,9 +40,11 @@ TOLD_WITHIN = 0.01
 TOLD_AFTER_SLEEP = 1.1
 """Seconds after its machine has slept, timers and all: keepers look at the clock every second, unless a
 renewal is under way, which takes a part of the lease at most."""
-TAKEN_WITHIN = 2.5
+TAKEN_WITHIN = 1.5
 """Seconds for which something free may be left to somebody who waits, when nothing goes wrong."""
-TAKEN_AT_THE_LIMIT = 10.0
+TAKEN_AFTER_FAILURE = 2.5
+"""The same where one request of each kind goes wrong."""
+TAKEN_AT_THE_LIMIT = 4.0
 """The same at an agent's limit on connections: each step of a take waits for a query or for a connection."""
 
 PAUSED_FOR = 2.0
@@ -361,7 +363,8 @@ class Rules(ABC):
             return
         self._free_since = now if self._free_since is None else self._free_since
         since = max(self._free_since, self._undisturbed_since(who))
-        within = self.taken_within if self.judge.room is None else TAKEN_AT_THE_LIMIT
+        within = TAKEN_AFTER_FAILURE if self.judge.gentle else self.taken_within
+        within = within if self.judge.room is None else TAKEN_AT_THE_LIMIT
         if now > since + within * self.judge.stretch:
             self.judge.convict(
                 "progress", f"{self.name} is free for {now - since:.1f} s, and {short(who)} waits for it"
