@@ -223,7 +223,9 @@ class Answers:
         rules = [judge.rules[name] for name in names]
         # One in its own process may not have noticed its loss yet.
         patience = judge.promises.contact(process.name).patience()
-        asked = since if self.excused(process, since=since) else max(since, judge.now - STABLE)
+        # In a lock-delay it is the last holder that is named, by any reading within the wait.
+        is_late = blocker.kind == "lock_delay" or self.excused(process, since=since)
+        asked = since if is_late else max(since, judge.now - STABLE)
         asked -= NOTICED_WITHIN + patience + self._behind
         if blocker.kind == "unreachable" or process.awake_since > asked:
             asked = -math.inf  # it is said to be what was seen last, perhaps before the process stood still

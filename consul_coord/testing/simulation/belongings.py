@@ -48,8 +48,10 @@ class Belongings:
         }
         """By what users want: where on the server clients have something for them."""
         self._elections = plan.elections
-        looked_for = FOUND_WITHIN if plan.latest <= SOON else FOUND_AT_LAST
-        self._within = looked_for if any("late" in fate for fate in plan.fates) else GONE_WITHIN
+        late = any("late" in fate for fate in plan.fates)
+        # A silent agent carries out what it has taken when it goes on, which may be at the end of all faults.
+        very_late = "agent silence" in plan.chaos or (late and plan.latest > SOON)
+        self._within = FOUND_AT_LAST if very_late else FOUND_WITHIN if late else GONE_WITHIN
         self._since: dict[tuple[str, str, int], float] = {}
         """By key, session and index: since when it is there for nobody."""
         self._wanted: Counter[tuple[str, str]] = Counter()

@@ -749,7 +749,9 @@ class Office:
         if hold is not None and reason is not _end_of(hold):
             text = f"{self._user.process.name} hears of the end of its leadership as {reason}"
             self._user.judge.convict("callbacks", f"{text}, which is {_end_of(hold)}")
-        if hold is not None and hold is self.stuck_in and reason is LossReason.RESIGNED:
+        resigned = hold is not None and reason is LossReason.RESIGNED
+        # Another thread may have resigned before the one that looked at its health could say so.
+        if resigned and hold is self.stuck_in and not self._user.process.is_behind:
             text = f"{self._user.process.name} may be stuck, as its health failed, and has resigned"
             self._user.judge.convict("stuck", text)
         if hold is not None and reason is LossReason.STALLED and not self._may_be_stuck(hold):

@@ -53,6 +53,8 @@ NEW = 0.1
 """Seconds for which a hold is new: it is not watched yet."""
 MOST_FIT = 2
 """With fewer agents that serve, none is lost."""
+LONGEST_LOSS = 20.0
+"""Seconds for which one of several agents is gone or silent, at most."""
 MOST_PROCESSES = 8
 """With so many, living and dead, none forks any more."""
 
@@ -278,7 +280,7 @@ class Chaos:
             return
         agent = self._rng.choice(fit)
         harm(agent)
-        seconds = self._later(0.5, 20.0, agent.come_back)
+        seconds = self._later(0.5, LONGEST_LOSS, agent.come_back)
         self._note(f"{agent.address} fails", seconds=seconds)
         world.judge.ways.fails(agent, seconds)
         self._trouble(lasts=LEFT_WITHIN)

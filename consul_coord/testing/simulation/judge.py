@@ -475,7 +475,9 @@ class Judge:
         """Take note of a hold of a program in the background, which an event has reported."""
         hold = next((one for one in process.core.holds.all() if one.key == key and one.fence == fence), None)
         if hold is None:
-            self.convict("granted", f"{process.name} reports to {what} {key}, index {fence}, and has no hold")
+            if not process.is_behind:  # another thread may have let go of it meanwhile
+                text = f"{process.name} reports to {what} {key}, index {fence}, and has no hold"
+                self.convict("granted", text)
             return
         claim = self.granted(process, hold, of=key, actor=actor, kind=kind)
         # Users hear of its end by callbacks and events of their own, which are looked at besides.

@@ -69,6 +69,8 @@ GONE_WITHIN = 3.0
 LOOK = 0.2
 """Seconds between two looks at these."""
 JUST = 1e-3
+REPORTED_LATE = 1.0
+"""Seconds for which a thread may stand still before it reports what it has met, and a bit."""
 
 
 @dataclass(slots=True)
@@ -112,8 +114,9 @@ class SessionRules:
         """The sessions of each process whose last renewal failed, as it reports."""
         self._outages: dict[str, float] = {}
         """Since when each process has no contact, by its clock, as it reports."""
-        self._over: set[str | KeptSession] = set()
-        """The processes and sessions whose trouble is over, before the thread that met it has reported it."""
+        self._over: dict[str | KeptSession, float] = {}
+        """The processes and sessions whose trouble is over, and since when, before the thread that met it has
+        reported it. That goes on soon, or another one has reported the same."""
         self._failed: dict[tuple[str, str], deque[float]] = {}
         """When each process has tried one thing, since that was answered last."""
         self._asked: dict[str, list[float]] = {}
@@ -321,9 +324,7 @@ class SessionRules:
 
     def _renewal_failed(self, process: Process, session: str, *, repeated: bool) -> None:
         kept = self._check_again(process, session, said=repeated)
-        if kept in self._over:
-            self._over.remove(kept)
-        elif kept is not None:
+        if kept is not None and not self._was_over(kept):
             self._failing.setdefault(process.name, {})[kept] = None
 
     def _renewed(self, process: Process, session: str, *, recovered: bool) -> None:
@@ -332,14 +333,17 @@ class SessionRules:
             return
         failing = self._failing.get(process.name, {})
         if recovered and kept not in failing:
-            self._over.add(kept)
+            self._over[kept] = self._judge.now
         failing.pop(kept, None)
         if process.name in self._outages and not self._failing_now(process):
             self._tell(process, "all its sessions were renewed, and its outage goes on")
 
+    def _was_over(self, what: str | KeptSession) -> bool:
+        """Return whether trouble that is reported was over before, by what another thread has reported."""
+        return self._judge.now < self._over.pop(what, -math.inf) + REPORTED_LATE
+
     def _begin_outage(self, process: Process, silent: float) -> None:
-        if process.name in self._over:
-            self._over.remove(process.name)
+        if self._was_over(process.name):
             return
         if process.name in self._outages:
             self._tell(process, "its outage has begun twice")
@@ -371,7 +375,7 @@ class SessionRules:
     def _end_outage(self, process: Process, said: float) -> None:
         since = self._outages.pop(process.name, None)
         if since is None:
-            self._over.add(process.name)
+            self._over[process.name] = self._judge.now
             self._tell(process, "an outage has ended that had not begun")
         elif abs(process.clock.now() - since - said) > JUST + process.lag:
             self._tell(process, f"its outage of {process.clock.now() - since:.3f} s lasted {said:.3f} s")

@@ -23,7 +23,7 @@ from consul_coord.recipes.group.members import GroupPlan
 from consul_coord.testing.simulation.call_rules import COUNTED, COUNTED_FLAGS
 from consul_coord.testing.simulation.calls import KEYS, TREES, CallUser, Prober, is_idle
 from consul_coord.testing.simulation.candidates import REST, CandidateUser
-from consul_coord.testing.simulation.chaos import Chaos
+from consul_coord.testing.simulation.chaos import LONGEST_LOSS, Chaos
 from consul_coord.testing.simulation.cluster import Cluster
 from consul_coord.testing.simulation.connections import Room
 from consul_coord.testing.simulation.dice import Dice
@@ -376,7 +376,7 @@ class World:
         )
         spec = self.plan.spec
         sessions = self.plan.ttl_factor * (spec.ttl or 0.0) + (spec.lock_delay or 0.0)
-        lateness = self.plan.latest + sum(SWEEPS) if self._late else 0.0
+        lateness = self._latest + sum(SWEEPS) if self._latest else 0.0
         silence = _LONGEST_WATCH + self.plan.timeout if silent else self.plan.timeout
         delay = max((pool.lock_delay for pool in self.plan.pools), default=0.0)
         vacancy = PRIORITY_DELAY + REST[1] if self.plan.elections else 0.0
@@ -443,7 +443,7 @@ class World:
             return False
         duties = [duty for process in self._alive() for duty in process.reaper.tasks]
         # The first look after the last late request finds all there is; only some runs wait for the others.
-        latest = self.plan.latest if self._late else SWEEPS[0]
+        latest = self._latest or SWEEPS[0]
         enough = next((look for look in accumulate(SWEEPS[:-1]) if look > latest), None)
         patient = self.plan.patient or enough is None
         swept = not patient and self.scheduler.now > self._idle_since + (enough or 0.0) + 1.0
@@ -453,6 +453,12 @@ class World:
     def _late(self) -> bool:
         """Whether requests may be applied after their clients have given up."""
         return any(COURSES[name].delay and COURSES[name].answer != "reply" for name in self.plan.fates)
+
+    @property
+    def _latest(self) -> float:
+        """How long after their sending, in seconds, requests may be applied whose clients have given up."""
+        silence = LONGEST_LOSS if "agent silence" in self.plan.chaos else 0.0
+        return max(self.plan.latest if self._late else 0.0, silence)
 
     def _alive(self) -> list[Process]:
         return [process for process in self.processes if not process.crashed]
