@@ -226,7 +226,8 @@ class Rules(ABC):
         """Judge the answer to the owner of a claim that asked about it."""
         if held and (claim.said_lost or claim.told):
             self.judge.convict("lost for good", f"{claim} was said to be lost, and then to be held")
-        if held and not claim.believed():
+        # A thread that stood still amid its look says what was so before.
+        if held and not (claim.believed() or claim.process.is_behind):
             self.judge.convict("lease", f"{claim} is said to be held, and its time is over")
         claim.said_lost = not held
 

@@ -588,8 +588,10 @@ def draw_calm(seed: int) -> Plan:
 
 def draw_patient(seed: int) -> Plan:
     """Return a calm run in which one thing is kept for long, and operators destroy sessions meanwhile."""
+    other = Dice(seed, "patient otherwise").chance(PATIENT_OTHERS)
+    recipes = ("read-write lock", "several slots") if other else ("lock", "lock", "election")
     return replace(
-        _one_recipe(draw_calm(seed), Dice(seed, "patient").choice(("lock", "lock", "election"))),
+        _one_recipe(draw_calm(seed), Dice(seed, "patient").choice(recipes)),
         processes=3,
         users=2,
         chaos={"destroy session": 3.0},
@@ -946,6 +948,8 @@ SHARES = {
 _DRAWN = tuple(world for world, share in SHARES.items() for _ in range(share))
 PATIENT_SHARE = 0.04
 """The part of all seeds that stands for a run in which one thing is kept for long."""
+PATIENT_OTHERS = 0.4
+"""The part of these in which the thing is a read-write lock or several slots."""
 OTHERS_SHARE = 0.2
 OTHERS = draw_with_callers, draw_with_callers, draw_with_crowds, draw_with_threads
 """The worlds of the others, drawn apart so that most seeds stand for what they did before."""
