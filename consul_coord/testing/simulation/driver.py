@@ -105,7 +105,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What an async function of a user comes to: it takes so many seconds, unless it is ended before."""
+    """An async call of a user's function, which takes so many seconds unless it is ended before."""
 
     seconds: float
 
@@ -119,7 +119,7 @@ class SimCalls:
     def __init__(self, host: SimHost) -> None:
         self._host = host
         self._called: object = None
-        """What stands for the call that lasts; None if there is none."""
+        """The mark of the call that lasts; None between calls."""
         self._waiting: deque[tuple[Callable[[], object], Callable[[BaseException], object], Signal | None]]
         self._waiting = deque()
 
