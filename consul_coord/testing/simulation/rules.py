@@ -44,7 +44,7 @@ TAKEN_WITHIN = 1.5
 """Seconds for which something free may be left to somebody who waits, when nothing goes wrong."""
 TAKEN_AFTER_FAILURE = 2.5
 """The same where one request of each kind goes wrong."""
-TAKEN_AT_THE_LIMIT = 4.0
+TAKEN_AT_THE_LIMIT = 10.0
 """The same at an agent's limit on connections: each step of a take waits for a query or for a connection."""
 
 PAUSED_FOR = 2.0
