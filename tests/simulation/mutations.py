@@ -250,6 +250,11 @@ def _kept_elections(seed: int) -> Plan:
     return draw_keepers(len(RECIPES) * seed + RECIPES.index("election"))
 
 
+def _kept_rwlocks(seed: int) -> Plan:
+    """Return a calm run with a read-write lock and nothing else, which is kept for long."""
+    return replace(draw_patient(seed), keys=(), elections=(), pools=(), rwlocks=("jobs/rw",))
+
+
 def _refused_elections(seed: int) -> Plan:
     """Return a run with an election and nothing else, in which permissions are revoked for a while."""
     plan = replace(draw_mixed(seed), keys=(), several=False, pools=(), elections=("lead/a",), office="")
@@ -1046,6 +1051,26 @@ MUTATIONS = (
         breaks="exclusion",
         within=10,
         drawn=draw_with_rwlocks,
+    ),
+    Mutation(
+        "a reader waits for the reader before it",
+        rwqueue,
+        "judge",
+        "in_the_way[-1], position",
+        "before[-1], position",
+        breaks="progress",
+        within=200,
+        drawn=_kept_rwlocks,
+    ),
+    Mutation(
+        "on_elected is awaited beyond the end of its leadership",
+        Candidacy,
+        "_begin",
+        "until=hold.over",
+        "until=self.stopping",
+        breaks="callbacks",
+        within=300,
+        drawn=draw,
     ),
     Mutation(
         "the dead of a read-write lock count as gone",

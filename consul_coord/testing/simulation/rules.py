@@ -364,7 +364,7 @@ class Rules(ABC):
             return
         self._free_since = now if self._free_since is None else self._free_since
         since = max(self._free_since, self._undisturbed_since(who))
-        within = TAKEN_AFTER_FAILURE if self.judge.gentle else self.taken_within
+        within = TAKEN_AFTER_FAILURE if self.judge.gentle else TAKEN_WITHIN
         within = within if self.judge.room is None else TAKEN_AT_THE_LIMIT
         if now > since + within * self.judge.stretch:
             self.judge.convict(
@@ -380,8 +380,6 @@ class Rules(ABC):
         # The one request that goes wrong may be that of whoever is first.
         held_up = [process.name] if judge.gentle else judge.names()
         return max(max(map(judge.promises.troubled, held_up)) + PAUSED_FOR, process.awake_since)
-
-    taken_within = TAKEN_WITHIN
 
     def note_dead(self, before: tuple[str, ...], *, in_lock_delay: bool) -> None:
         """Count who has died in the queue."""
