@@ -1475,7 +1475,7 @@ MUTATIONS = (
         "join",
         "raise AlreadyHeld(message, key=ticket.key)",
         "pass",
-        breaks="in time",
+        breaks="answers",
         within=20,
         drawn=draw_calm,
     ),
