@@ -320,6 +320,8 @@ async def test_leaders_are_observed(address: str, key: str) -> None:
             async for seen in leaders:
                 told.say(None if seen.value is None else seen.value.text)
                 if told.news[-1] == "one":
+                    # Others may see it before its own reply comes.
+                    await first.wait_for_leadership(timeout=PATIENCE)
                     await first.proclaim("uno")
                 elif told.news[-1] == "uno":
                     await first.stop()

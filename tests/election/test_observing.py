@@ -65,6 +65,7 @@ def test_each_leader_and_each_value_is_seen_once(stand: Stand, client: Client, k
         until(lambda: follower.seen == [None], "the present state")
         first = stand(value="one")
         until(lambda: follower.texts[-1] == "one", "the first leader")
+        first.wait_for_leadership(timeout=PATIENCE)  # others may see it before its own reply comes
         first.proclaim("uno")
         until(lambda: follower.texts[-1] == "uno", "the value")
         first.stop()
