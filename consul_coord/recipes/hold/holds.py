@@ -253,7 +253,7 @@ class Holds:
         self.forget(hold)
 
     def announce_losses(self) -> None:
-        """Finish what an interrupted call began to announce."""
+        """Finish what another call, perhaps interrupted, has begun to announce."""
         for hold in self.register.all(Grant):
             if hold.ended and not hold.released:
                 self.ended(hold)

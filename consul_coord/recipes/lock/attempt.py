@@ -131,8 +131,10 @@ class LockAttempt(Attempt):
         try:
             is_first = self.client.tickets.join(ticket)
         except AlreadyHeld:
-            # Perhaps the caller has just dropped that hold. It is given back then, and this waits for it.
+            # Perhaps the caller has just dropped that hold: it is given back then, and this waits for it. Or
+            # the hold is lost, and another thread is about to announce that.
             self.client.holds.register.sweep()
+            self.client.holds.announce_losses()
             is_first = self.client.tickets.join(ticket)
         if is_first:
             return

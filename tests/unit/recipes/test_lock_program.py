@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout, InvalidRequest, SessionNotFound
-from consul_coord.events import Acquired, Cleaned, TimedOut, Waiting
+from consul_coord.errors import AcquireTimeout, AlreadyHeld, InvalidRequest, SessionNotFound
+from consul_coord.events import Acquired, Cleaned, Lost, TimedOut, Waiting
 from consul_coord.models import LOCK_FLAGS, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import SWEEPS
 from consul_coord.recipes.client import ClientState
@@ -179,6 +179,26 @@ def test_nothing_is_waited_for_beyond_the_timeout_when_nothing_is_answered() -> 
     with pytest.raises(AcquireTimeout):
         io.run(recipe.acquire(io, core, lock, timeout=0.5))
     assert io.sent_at[-1] == 1000.0 + 0.5
+
+
+def test_a_loss_that_another_thread_is_still_announcing_is_in_the_way_of_no_acquire() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", "/v1/kv/k", pairs())
+    io.expect("PUT", TXN, txn_done(entry("k", index=8)))
+    kept = io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    first = kept.grant
+    with pytest.raises(AlreadyHeld):
+        io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT))
+    assert first.settle_loss(LossReason.KEY_DELETED)  # as the other thread has, which stands still here
+    io.expect("PUT", TXN, txn_done(entry("k", index=12)))
+    again = io.run(recipe.acquire(io, core, lock, timeout=TIMEOUT)).grant
+    assert again.is_held(io.now())
+    first.wake()
+    first.announce_end()
+    assert [one.reason for one in io.seen(Lost)] == [LossReason.KEY_DELETED]
 
 
 def test_queries_that_all_end_at_once_follow_each_other_at_a_pace() -> None:
