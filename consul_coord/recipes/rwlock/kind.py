@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, TxnFailed
 from consul_coord.http.endpoints import kv
-from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.retry import Failures, perform, send_once
+from consul_coord.http.retry import Failures, send_once
 from consul_coord.models import ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.cleanup.unlock import read
@@ -81,9 +80,9 @@ class RwKind(KeyOfSession):
         loss = loss_of(hold.session, await read(io, hold.key, deadline))
         if loss is None:
             await delete_once(io, hold.key, deadline=deadline)
-            destroy = session_endpoint.destroy(hold.session)
-            await perform(io, destroy, deadline=deadline)
-        self.lost(hold)
+            await self._pooled.destroy(io, deadline=deadline)
+        else:
+            self.lost(hold)
         if loss is None or uncertain:
             return Ending(ReleaseOutcome.RELEASED)
         return Ending(ReleaseOutcome.ALREADY_LOST, loss)

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING
 
 from consul_coord.errors import ConsulCoordError, DecodeError, TxnFailed
 from consul_coord.http.endpoints import kv
-from consul_coord.http.endpoints import session as session_endpoint
-from consul_coord.http.retry import perform, send_once
+from consul_coord.http.retry import send_once
 from consul_coord.models import LossReason, ReleaseOutcome, TxnOp
 from consul_coord.recipes.cleanup.tasks import delete_once
 from consul_coord.recipes.contend.limits import LONGEST, check_value
@@ -264,9 +263,7 @@ class PermitKind(KeyOfSession):
     async def _destroy(self, io: IO, hold: Grant, deadline: float) -> None:
         await delete_once(io, hold.key, *(pair.key for pair in self._further), deadline=deadline)
         for session in self._sessions:
-            call = session_endpoint.destroy(session.id)
-            await perform(io, call, deadline=deadline)
-            self._client.sessions.end(session.kept, LossReason.CLIENT_CLOSED)
+            await session.destroy(io, deadline=deadline)
 
     def abandon(self, hold: Grant) -> None:  # noqa: ARG002 - a HoldKind's
         """Leave the deleting of the contenders and the destroying of the sessions to the reaper."""

@@ -26,7 +26,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from consul_coord.http.endpoints import session as session_endpoint
+from consul_coord.http.retry import perform
 from consul_coord.io import OnDemand
+from consul_coord.models import LossReason
 from consul_coord.recipes.session.keeping import Creation
 
 if TYPE_CHECKING:
@@ -60,6 +63,11 @@ class PooledSession:
         Otherwise the lock-delay would keep what that key stands for from others.
         """
         self.idle_since = 0.0
+
+    async def destroy(self, io: IO, *, deadline: float) -> None:
+        """Destroy it; raises ConsulCoordError when that is not known to be done."""
+        await perform(io, session_endpoint.destroy(self.id), deadline=deadline)
+        self._sessions.end(self.kept, LossReason.CLIENT_CLOSED)
 
     def abandon(self) -> None:
         """Have it destroyed: that ends whatever it has left."""

@@ -217,6 +217,15 @@ def test_a_place_is_given_back_however_its_contender_is_found(name: str) -> None
     assert not io.steps
 
 
+def test_a_place_whose_session_is_destroyed_leaves_nothing_to_clean_up() -> None:
+    io = FakeIO()
+    client, handle = entered(io)
+    io.steps.extend(RELEASES["written by somebody"][2])
+    io.run(release(io, client.holds, handle.grant))
+    assert client.reaper.pending == 0
+    assert handle.grant.kept.lease.ended_by is LossReason.CLIENT_CLOSED
+
+
 STUCK = [
     (name, number)
     for name, (_, _, steps) in RELEASES.items()
