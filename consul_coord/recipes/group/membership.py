@@ -175,7 +175,7 @@ class Membership(Cancellable):
         if self.stopping.is_set():
             # Left just then, perhaps by a call that has seen no hold.
             if self.hold is not None:
-                await let_go(io, self.client.holds, self.hold, until=deadline)
+                await let_go(io, self.client.holds, self.hold, until=io.now())
             raise self.cancelled()
 
     def _timed_out(self, *, waited: float) -> AcquireTimeout:

@@ -120,6 +120,26 @@ def test_a_value_that_was_given_while_it_joined_again_is_written_as_often_as_it_
     assert len(io.seen(Failed)) == 1, "once for each reason"
 
 
+def test_a_join_that_was_left_amid_its_grant_waits_for_no_release_that_gets_no_answer() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    member = Membership(core, GroupPlan("g"), "one", b"", evictable=False, keeps=None)
+
+    def grant(_: Request) -> Response:
+        member.stopping.set()
+        return txn_done(entry(member.key) | {"Flags": GROUP_FLAGS})
+
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("GET", f"/v1/kv/{member.key}", pairs())
+    io.expect("PUT", "/v1/txn", grant)
+    io.expect("PUT", "/v1/txn", lost(), takes=100.0)
+    began = io.time
+    with pytest.raises(AcquireCancelled):
+        io.run(member.join(io, timeout=None))
+    assert io.time - began <= 0.1
+    assert core.reaper.pending == 1, "the rest is done in the background"
+
+
 def test_a_call_that_waits_for_its_id_joins_with_the_value_that_was_given_meanwhile() -> None:
     io = FakeIO()
     member = member_of(io)
