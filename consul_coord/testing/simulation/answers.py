@@ -229,7 +229,10 @@ class Answers:
         asked -= NOTICED_WITHIN + patience + self._behind
         if blocker.kind == "unreachable" or process.awake_since > asked:
             asked = -math.inf  # it is said to be what was seen last, perhaps before the process stood still
+        puzzled = judge.now < judge.promises.undisturbed_since(process) + NOTICED_WITHIN
         for holder in blocker.holders:
+            if puzzled and process.core.sessions.get(holder.session) is not None:
+                continue  # its own hold, whose loss it could not notice yet
             if holder.session and not any(one.held_since(holder.session, asked) for one in rules):
                 text = f"{short(holder.session)} has {error.key}, says {process.name}, and had not"
                 judge.convict("answers", text)
