@@ -152,9 +152,8 @@ class _TreeWait(_Wait["tuple[KVPair, ...]"]):
     def is_for(self, key: str) -> bool:
         return key.startswith(self.prefix)
 
-    async def read(self, io: IO, *, deadline: float) -> None:
-        """Take a reading. Raises what that raises."""
-        seen = await send_once(io, kv.list_pairs(self.prefix), deadline=deadline)
+    def read(self, seen: Result[tuple[KVPair, ...]]) -> None:
+        """Take note of a reading."""
         if seen.index != self.index:
             self.end(seen)
 
@@ -461,20 +460,24 @@ class Watches:
         """Give everything its own query again."""
         held, self._held = self._held, {}
         for wait in list(self.waits):
+            self.waits.pop(wait, None)  # now, not when its caller wakes: no hold shares readings with it
             wait.end(None)
         for watched in held:
             self.watch(io, watched)
 
     async def _read_all(self, io: IO) -> None:
         by_key: dict[str, list[_KeyWait | Watched]] = {}
+        below: dict[str, list[_TreeWait]] = {}
         for wait in list(self.waits):
             if isinstance(wait, _KeyWait):
                 by_key.setdefault(wait.key, []).append(wait)
             elif isinstance(wait, _TreeWait):
-                await self._try([wait], wait.read(io, deadline=io.now() + self._timeout))
+                below.setdefault(wait.prefix, []).append(wait)
         for watched in self._held:
             for one in (watched, *watched.along):
                 by_key.setdefault(one.key, []).append(one)
+        for prefix, waits_below in below.items():
+            await self._try(waits_below, self._list(io, prefix, waits_below))
         keys = list(by_key)
         for start in range(0, len(keys), BATCH):
             part = keys[start : start + BATCH]
@@ -490,6 +493,11 @@ class Watches:
             if not retryable(error):
                 for wait in waits:
                     wait.end(None)
+
+    async def _list(self, io: IO, prefix: str, waits: Sequence[_TreeWait]) -> None:
+        seen = await send_once(io, kv.list_pairs(prefix), deadline=io.now() + self._timeout)
+        for wait in waits:
+            wait.read(seen)
 
     async def _look(self, io: IO, keys: Sequence[str], ones: Sequence[_KeyWait | Watched]) -> None:
         found = await read_together(io, keys, deadline=io.now() + self._timeout)

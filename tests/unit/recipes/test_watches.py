@@ -140,6 +140,20 @@ def test_a_wait_for_a_folder_shares_readings_until_the_folder_has_changed(shared
     assert not shared.io.steps
 
 
+def test_all_who_wait_for_a_folder_share_its_readings(shared: Waits) -> None:
+    others = [engine._TreeWait(7, "s/") for _ in range(3)]
+    for other in others:
+        other.over = Signal()
+        shared.waits.waits[other] = None
+    shared.io.expect("GET", "/v1/kv/s/", pairs(entry("s/a"), index=9))
+    shared.read_at(1000.2)
+    found = shared.io.run(shared.waits.change_below(shared.io, "s/", 7, until=None, deadline=1005.0))
+    assert found is not None
+    assert [other.seen for other in others] == [found] * len(others)
+    assert all(other.over.is_set() for other in others)
+    assert shared.io.paths == ["/v1/kv/s/"]
+
+
 def test_a_key_that_has_gone_has_changed(shared: Waits) -> None:
     shared.io.expect("PUT", TXN, txn_failed((0, 'key "k" doesn\'t exist')))
     shared.read_at(1000.2)
@@ -229,6 +243,24 @@ def test_while_the_agent_refuses_connections_all_but_one_share_readings() -> Non
     assert waits.io.time >= 1000.2 + 2 * engine.SHORTEST_WHEN_CROWDED
     waits.io.time += engine.CROWDED
     assert waits.waits.query(object()) is not None
+
+
+def test_when_few_are_left_a_hold_has_a_query_again_whoever_waits_beside_it(
+    shared: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the waits that begin next share readings with it, which end as few are left, and so on."""
+    shared.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    kept = shared.io.run(shared.core.sessions.shared.live(shared.io, deadline=1010.0))
+    watched: Any = Held("h", is_member=False, kept=kept)
+    shared.waits.watch(shared.io, watched)
+    monkeypatch.setattr(engine, "MOST", 4)
+    shared.read_at(1000.2)
+    assert shared.change(deadline=1005.0) is None, "it ends for nothing, and its caller looks again"
+    assert shared.io.time < 1001.0
+    assert any(one.name == "watch h" for one in shared.io.spawned)
+    shared.io.expect("GET", "/v1/kv/k", pairs(entry("k", index=9)))
+    assert shared.change(deadline=1005.0) is not None
+    assert ("index", "7") in shared.io.requests[-1].params
 
 
 def test_a_wait_that_begins_while_few_are_left_is_not_overlooked(shared: Waits) -> None:
