@@ -5,6 +5,8 @@ Rules
   server: at once, or as soon as requests are answered again. The effect of a request that comes late goes
   with the next look of the clean-up.
 - The note of a term goes with the leadership.
+- What is said to be released is closed to nobody: a release that destroys a session has tried, just before,
+  to delete all that this had. Otherwise the lock-delay would keep others out.
 - A client has something for somebody as long as one of its calls wants that, a user may rely on it, or it
   keeps the key of a holder that is stuck, for the lock-delay.
 
@@ -13,15 +15,19 @@ This is judged by looks at the server's state; nothing here knows what cleans up
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from consul_coord.recipes.election import notes
+from consul_coord.testing.simulation.shapes import deleted_by
 from consul_coord.testing.simulation.trace import short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from consul_coord.http.messages import Request
+    from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.judge import Judge
     from consul_coord.testing.simulation.plan import Plan
     from consul_coord.testing.simulation.process import Process
@@ -59,6 +65,27 @@ class Belongings:
         self._kept_until: dict[tuple[str, str], float] = {}
         """By process and thing: until when a dropped hold may keep it."""
         self._next_look = 0.0
+        self._deleted: dict[str, float] = {}
+        """When a client has last asked to delete a key, whoever had that."""
+        self._closed: dict[str, tuple[float, list[str]]] = {}
+        """The sessions that clients have destroyed with all that they had, when, and what that was."""
+
+    def sent(self, request: Request) -> None:
+        """Take note of the keys that are to be deleted, whoever has them."""
+        for key in deleted_by(request):
+            self._deleted[key] = self._judge.now
+
+    def destroyed(self, session: str) -> None:
+        """Take note that a client is about to have a session destroyed."""
+        self._closed[session] = self._judge.now, self._judge.cluster.held_by(session)
+
+    def released(self, claim: Claim, *, since: float) -> None:
+        """Judge what a release has left behind that has said RELEASED, to a user that asked at ``since``."""
+        at, keys = self._closed.get(claim.session, (-math.inf, []))
+        kept = [key for key in keys if self._deleted.get(key, -math.inf) < since]
+        if kept and at >= since and not claim.process.core.closing.is_set():
+            text = f"{claim} is said to be released, and its session was destroyed with {', '.join(kept)}"
+            self._judge.convict("released", text)
 
     def wants(self, process: Process, names: Sequence[str]) -> None:
         """Take note that a call begins that is to get something."""

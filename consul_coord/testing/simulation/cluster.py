@@ -116,6 +116,10 @@ class Cluster:
         entry = self.state.store.kv.get(key)
         return entry.session if entry is not None else ""
 
+    def held_by(self, session: str) -> list[str]:
+        """Return the keys that a session has."""
+        return self.state.store.kv.held_by(session)
+
     def under(self, prefix: str) -> list[Entry]:
         """Return the keys that begin with a prefix."""
         return self.state.store.kv.under(prefix)

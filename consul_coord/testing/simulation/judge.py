@@ -283,11 +283,14 @@ class Judge:
     def sent(self, process: Process, agent: SimAgent | None, request: Request, shape: Shape) -> None:
         """Judge that a process sends something, to one of several agents or to the only one."""
         self.promises.sent(process, request, shape)
+        self.belongings.sent(request)
         if agent is not None:
             self.ways.sent(process, agent, request)
 
     def before(self, shape: Shape) -> list[tuple[Rules, Any]]:
         """Return the state that a request finds, for each thing that it may change."""
+        if shape.name == "destroy":
+            self.belongings.destroyed(shape.about)
         return [(rules, rules.before(shape)) for rules in self._ruling(shape)]
 
     def _ruling(self, shape: Shape) -> Iterator[Rules]:
@@ -546,6 +549,7 @@ class Judge:
         for one in claim.whole:
             if self.rules[one.of].has_now(one.session, one.fence):
                 self.convict("released", f"{one} is said to be released, and the server still has it")
+            self.belongings.released(one, since=since)
         was_gone = all(one.gone_since is not None and one.gone_since < since for one in claim.whole)
         if was_gone and not self.answers.excused(claim.process, since=since):
             self.convict("answers", f"{claim} is said to be released, and was gone before that was asked")

@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -124,7 +125,7 @@ class Network:
         self.judge = judge
         self.healed = False
         self._delays: dict[str, float] = {}
-        self._failed: set[tuple[str, str, str]] = set()
+        self._failed: Counter[tuple[str, str, str]] = Counter()
         self._number = 0
         self.on_strike: Callable[[str], object] = _ignore
         """The place of faults that are no fate of a request."""
@@ -164,10 +165,11 @@ class Network:
     def _first(self, who: str, shape: Shape) -> str:
         """Draw what becomes of the first request of a kind by a process, about one thing."""
         mark = who, shape.name, shape.about
-        if shape.name not in self._plan.hot or mark in self._failed:
+        failed = self._failed[mark]
+        if shape.name not in self._plan.hot or failed > self._plan.twice:
             return "served"
-        self._failed.add(mark)
-        return self.rng.choice(list(self._plan.fates))
+        self._failed[mark] += 1
+        return "connection refused" if failed else self.rng.choice(list(self._plan.fates))
 
     def fate(self, who: str, shape: Shape) -> str:
         """Draw what becomes of a request."""

@@ -168,6 +168,8 @@ class Plan:
     """Whether watches of absent keys answer early."""
     once: bool = False
     """Whether each thing asked for in a hot way fails once, at its first request, and nothing else does."""
+    twice: bool = False
+    """Whether the request after that one can't be sent."""
     strike: tuple[int, str] | None = None
     """The number of the request that one fault is aimed at, and the fault: a fate, or one of the others."""
     amid: float = 0.0
@@ -266,7 +268,7 @@ class Plan:
     def gentle(self) -> bool:
         """Whether so little goes wrong that who could be served must be, also while it does."""
         struck = self.strike is not None and self.strike[1] in NOTICED_STRIKES
-        return bool(self.office or struck or (self.once and self.lingering))
+        return bool(self.office or struck or (self.once and self.lingering and not self.twice))
 
     @property
     def bounded(self) -> bool:
@@ -297,6 +299,7 @@ class Plan:
         rows = (
             f"seed {self.seed}: {self.processes} processes with {self.users} users each",
             f"locks: {', '.join(self.keys) or 'none'}{ways}",
+            *(["the request after one that fails can't be sent"] if self.twice else ()),
             *(["users of locks hand their sessions over"] if self.keeping else ()),
             f"foreign clients of each kind: {self.foreign}",
             f"semaphores: {pools or 'none'}; elections: {', '.join(self.elections) or 'none'}{others}",

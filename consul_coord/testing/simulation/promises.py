@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 DRIFT = 0.05
 """The part of a TTL that is left out for clocks of another rate."""
+ROUNDING = 1e-6
+"""Seconds by which two times may differ that are the same."""
 NOTICED_WITHIN = 1.5
 """Seconds within which a loss is noticed by who can ask, when nothing has gone wrong lately."""
 NOTICED_CALMLY = 0.7
@@ -275,7 +277,7 @@ class Promises:
         self._more = 6 * plan.crowd + ACTS_AMID * bool(plan.amid)
         """Requests more that a process may send."""
         self._contacts: dict[str, Contact] = {}
-        self._in_a_row = FAIL_ONCE if plan.once else 10
+        self._in_a_row = FAIL_ONCE + plan.twice if plan.once else 10
         self._all_troubled_until = 0.0
         self._sent: dict[tuple[str, str], deque[float]] = {}
         """The times of each process's latest requests, of all and of those alike."""
@@ -516,16 +518,16 @@ class Promises:
         judge, process = self._judge, claim.process
         confirmed = self.confirmed(process, claim.session)
         lease, believed = (1 - DRIFT) * self.horizon(claim), claim.believed()
-        if believed and (confirmed is None or claim.lease.valid_until > confirmed + lease + 1e-6):
+        if believed and (confirmed is None or claim.lease.valid_until > confirmed + lease + ROUNDING):
             seconds = math.inf if confirmed is None else claim.lease.valid_until - confirmed
             judge.convict("lease", f"{claim} is relied on for {seconds:.3f} s after the sending")
         self._check_deadline(claim, believed=believed)
         ends = min(claim.limits.values(), default=math.inf)
-        if believed and process.clock.now() > ends + 1e-6:
+        if believed and process.clock.now() > ends + ROUNDING:
             judge.convict("told", f"{claim} is relied on beyond its time, which its user has limited")
         hold = claim.reference()
         says = claim.lease.valid_until if hold is None else hold.valid_until
-        if believed and says > min(claim.lease.valid_until, ends) + 1e-6:
+        if believed and says > min(claim.lease.valid_until, ends) + ROUNDING:
             judge.convict("told", f"{claim} says that it lasts until {says:.3f}, which is too long")
         if stands:
             claim.gone_since = claim.seldom = None
@@ -548,10 +550,17 @@ class Promises:
             judge.convict("noticed", text)
 
     def _check_deadline(self, claim: Claim, *, believed: bool) -> None:
-        """Judge that what a user may have read of a lease still counts: no deadline moves back."""
+        """Judge that what a user may have read of a lease still counts.
+
+        No deadline moves back, and none moves on that has passed, whether anybody has looked or not.
+        """
         until, before = claim.lease.valid_until, claim.promised_until
+        since = claim.process.clock.now() - before
+        if believed and math.isfinite(since) and since > ROUNDING and not claim.process.is_behind:
+            text = f"{claim} was over {since:.3f} s ago, and goes on by a reply that came too late"
+            self._judge.convict("lost for good", text)
         claim.promised_until = max(until, before)
-        if believed and until < before - 1e-6:
+        if believed and until < before - ROUNDING:
             self._judge.convict("lease", f"{claim} ends {before - until:.3f} s before its deadline")
 
     # -- what is followed

@@ -42,6 +42,8 @@ TOLD_AFTER_SLEEP = 1.1
 renewal is under way, which takes a part of the lease at most."""
 TAKEN_WITHIN = 1.5
 """Seconds for which something free may be left to somebody who waits, when nothing goes wrong."""
+TAKEN_BY_OWN = 0.5
+"""The same where the client of whoever waits has given it back: it wakes its own waiters itself."""
 TAKEN_AFTER_FAILURE = 2.5
 """The same where one request of each kind goes wrong."""
 TAKEN_AT_THE_LIMIT = 10.0
@@ -75,10 +77,15 @@ class Rules(ABC):
         self._held_since = 0.0
         """Since when it is these that have it."""
         self._free_since: float | None = None
+        self._freed_by: Process | None = None
+        """The client that had it last, if that goes on with the session by which it had it."""
         self._register: tuple[int, Claim | None] = (0, None)
         """The resource that takes no fence lower than the last one, and who wrote it last."""
 
     # -- what differs
+
+    tells_own = False
+    """Whether a client has several sessions for it, and tells its own next waiter what it gives back."""
 
     @abstractmethod
     def before(self, shape: Shape) -> Any:  # noqa: ANN401 - its own business
@@ -299,7 +306,7 @@ class Rules(ABC):
     def _look_at_holders(self) -> None:
         holders = self.holders()
         for session in self._holders - holders:
-            self._had[session] = self.judge.now
+            self._had[session], self._freed_by = self.judge.now, self.judge.carer(session)
         if holders != self._holders:
             self._held_since = self.judge.now
         self._holders = holders
@@ -364,7 +371,9 @@ class Rules(ABC):
             return
         self._free_since = now if self._free_since is None else self._free_since
         since = max(self._free_since, self._undisturbed_since(who))
-        within = TAKEN_AFTER_FAILURE if self.judge.gentle else TAKEN_WITHIN
+        is_own = self._freed_by is not None and self._freed_by is self.judge.carer(who)
+        within = TAKEN_BY_OWN if self.tells_own and is_own else TAKEN_WITHIN
+        within = TAKEN_AFTER_FAILURE if self.judge.gentle else within
         within = within if self.judge.room is None else TAKEN_AT_THE_LIMIT
         if now > since + within * self.judge.stretch:
             self.judge.convict(

@@ -42,6 +42,8 @@ class Place:
 class RwRules(Rules):
     """The state of one read-write lock, as the server has it."""
 
+    tells_own = True
+
     def __init__(self, judge: Judge, cluster: Cluster, name: str) -> None:
         super().__init__(judge, cluster, name)
         self._directory = waitqueue.directory(rwqueue.base_of(name))

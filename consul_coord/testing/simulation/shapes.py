@@ -146,6 +146,14 @@ def only_reads(request: Request) -> bool:
     return request.method == "GET"
 
 
+def deleted_by(request: Request) -> list[str]:
+    """Return the keys that a request deletes, whoever has them."""
+    if request.method == "DELETE" and request.path.startswith(_KV):
+        return [] if "cas" in dict(request.params) else [request.path.removeprefix(_KV)]
+    ops = json.loads(request.body or b"[]") if request.path == "/v1/txn" else []
+    return [op["KV"]["Key"] for op in ops if op["KV"]["Verb"] == "delete"]
+
+
 def _transaction(ops: list[dict[str, dict[str, Any]]]) -> Shape:
     fields = _without_removals([op["KV"] for op in ops])
     last = fields[-1]["Key"]

@@ -105,6 +105,8 @@ class Standing:
 class SlotRules(Rules):
     """The view of one semaphore."""
 
+    tells_own = True
+
     def __init__(self, judge: Judge, cluster: Cluster, pool: Pool) -> None:
         super().__init__(judge, cluster, pool.prefix)
         self._directory = pool.prefix + "/"

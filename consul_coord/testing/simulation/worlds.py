@@ -217,7 +217,7 @@ def _refused(plan: Plan) -> Plan:
 def _is_strict(plan: Plan) -> bool:
     """Return whether a world promises more than that nothing bad happens, so that no faults are added."""
     is_limited = plan.connections not in {0, ENOUGH}
-    is_strict = plan.calm or plan.gentle or plan.has_only_acts or plan.strike is not None
+    is_strict = plan.calm or plan.gentle or plan.once or plan.has_only_acts or plan.strike is not None
     return is_strict or is_limited or plan.agents > 1 or bool(plan.crowd)
 
 
@@ -519,8 +519,12 @@ def draw_with_crowds(seed: int) -> Plan:
     faults = {"cut": 8.0, "agent restart": 8.0} if rng.chance(0.4) else {}
     going = Dice(seed, "the crowd goes")
     goes = going.chance(0.4)
+    recipe, others = rng.choice(("lock", "several locks", "election", "")), Dice(seed, "told by their own")
+    if others.chance(OWN_WAITERS_SHARE):
+        recipe = others.choice(("semaphore", "read-write lock"))
+    plan = _one_recipe(_mixed(seed, Dice(seed, "plan")), recipe)
     return replace(
-        _one_recipe(_mixed(seed, Dice(seed, "plan")), rng.choice(("lock", "several locks", "election", ""))),
+        plan,
         crowd=rng.choice((20, 34, 44)),
         crowd_for=going.uniform(2.0, 6.0) if goes else math.inf,
         calm=not faults,
@@ -532,6 +536,7 @@ def draw_with_crowds(seed: int) -> Plan:
             "write": 0.3,
             **faults,
             **({"release key": 2.0 if goes else 3.0} if rng.chance(0.5) or goes else {}),
+            **({"release contender": 3.0} if plan.pools else {}),
         },
         chaos_seconds=rng.uniform(8.0, 15.0) + 10.0 * goes,
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
@@ -612,6 +617,7 @@ def draw_hiccups(seed: int) -> Plan:
         fates=dict.fromkeys(rng.sample(BROKEN, 2), 0.0),
         hot=frozenset(SHAPES),
         once=True,
+        twice=Dice(seed, "fails twice").chance(TWICE_SHARE),
         lingering=LONG,
         chaos={**acts, **({"old leader": 1.5} if rng.chance(0.5) else {})},
         chaos_seconds=rng.uniform(10.0, 20.0),
@@ -795,8 +801,12 @@ AMID_SHARE = 0.5
 """The part of the runs with acts of operators in which these come between a client's look and its write."""
 BROKEN = ("request lost", "reply lost", "request cut off", "reply cut off", "no leader", "unavailable")
 """Two of them are what each request meets once, where each fails once."""
+TWICE_SHARE = 0.3
+"""The part of the runs in which each request fails once where the next one of its kind can't be sent."""
 CROWD_HICCUPS_SHARE = 0.3
 """The part of the runs with crowds of watches in which each request fails once."""
+OWN_WAITERS_SHARE = 0.35
+"""The part of them in which clients have sessions for each wait, and wake their own waiters."""
 CROWD_SHARE = 0.35
 """The part of the runs with groups of strangers in which one of these is large."""
 ALONE_SHARE = 0.3
