@@ -67,7 +67,7 @@ from consul_coord.recipes.rwlock.attempt import RwAttempt
 from consul_coord.recipes.rwlock.kind import RwKind
 from consul_coord.recipes.semaphore import slots
 from consul_coord.recipes.semaphore.attempt import PermitAttempt
-from consul_coord.recipes.semaphore.kind import Memory
+from consul_coord.recipes.semaphore.kind import Memory, PermitKind
 from consul_coord.recipes.session import handling
 from consul_coord.recipes.session import keeping as session
 from consul_coord.recipes.session.keeping import KeptSession, Sessions, SessionSource
@@ -205,6 +205,31 @@ def _overwritten(seed: int) -> Plan:
 def _taking_several(seed: int) -> Plan:
     """Return a plan in which some take several slots at once, if it has a semaphore."""
     return replace(draw_mixed(seed), permits=True)
+
+
+def _standing_still(seed: int) -> Plan:
+    """Return a run with a lock in which processes stand still amid renewals."""
+    plan = replace(draw_mixed(seed), keys=("jobs/a",), several=False, pools=(), elections=())
+    return replace(plan, still=0.1, fates={}, chaos={}, lingering=LONG, spec=replace(plan.spec, ttl=2.0))
+
+
+def _several_slots_unanswered(seed: int) -> Plan:
+    """Return a run in which some take several slots at once, and giving these back is often not answered."""
+    plan = replace(draw_mixed(seed), keys=(), several=False, elections=(), jobs=())
+    plan = replace(plan, pools=(Pool("pool/a", 2),), permits=True)
+    fates = {"reply lost": 0.003, "request lost": 0.003}
+    hot = frozenset({"slot-leave", "slot-withdraw"})
+    return replace(plan, fates=fates, hot=hot, hot_probability=0.5, chaos={})
+
+
+def _failing_twice(seed: int) -> Plan:
+    """Return a run in which each request fails, and the next one of its kind can't be sent."""
+    return replace(draw_hiccups(seed), twice=True)
+
+
+def _crowds_at_a_semaphore(seed: int) -> Plan:
+    """Return a run with many watches, in which many threads wait for slots."""
+    return replace(draw_with_crowds(seed), keys=(), several=False, elections=(), pools=(Pool("pool/a", 2),))
 
 
 def _watching(seed: int) -> Plan:
@@ -2458,5 +2483,46 @@ MUTATIONS = (
         "",
         breaks="stuck",
         within=100,
+    ),
+    Mutation(
+        "a renewal counts however late its reply is read",
+        session,
+        "renew",
+        "_horizon(kept, session), kept.lease.valid_until",
+        "_horizon(kept, session), float('inf')",
+        breaks="lost for good",
+        within=200,
+        drawn=_standing_still,
+    ),
+    Mutation(
+        "a release by the end of several sessions spares the first slot alone",
+        PermitKind,
+        "_destroy",
+        ", *(pair.key for pair in self._further)",
+        "",
+        breaks="released",
+        within=200,
+        drawn=_several_slots_unanswered,
+    ),
+    Mutation(
+        "a refused connection clears the doubt of an earlier try",
+        Failures,
+        "pause",
+        """if self._doubt is None and outcome_unknown(error):
+        self._doubt = error""",
+        "self._doubt = error if outcome_unknown(error) else None",
+        breaks="answers",
+        within=60,
+        drawn=_failing_twice,
+    ),
+    Mutation(
+        "where few are left, holds meet the waits that have just ended",
+        Watches,
+        "_part",
+        "self.waits.pop(wait, None)",
+        "pass",
+        breaks="pace",
+        within=60,
+        drawn=_crowds_at_a_semaphore,
     ),
 )

@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from consul_coord.models import LossReason
 from consul_coord.recipes.election import notes
 from consul_coord.testing.simulation.shapes import deleted_by
 from consul_coord.testing.simulation.trace import short
@@ -65,8 +66,11 @@ class Belongings:
         self._kept_until: dict[tuple[str, str], float] = {}
         """By process and thing: until when a dropped hold may keep it."""
         self._next_look = 0.0
+        self._sees_tries = not plan.connections
+        """Whether a try to delete something is seen also where there is no connection for it."""
         self._deleted: dict[str, float] = {}
         """When a client has last asked to delete a key, whoever had that."""
+        self._had: list[str] = []
         self._closed: dict[str, tuple[float, list[str]]] = {}
         """The sessions that clients have destroyed with all that they had, when, and what that was."""
 
@@ -75,15 +79,22 @@ class Belongings:
         for key in deleted_by(request):
             self._deleted[key] = self._judge.now
 
+    def destroys(self, session: str) -> None:
+        """Take note of what a session has that is about to be destroyed."""
+        self._had = self._judge.cluster.held_by(session)
+
     def destroyed(self, session: str) -> None:
-        """Take note that a client is about to have a session destroyed."""
-        self._closed[session] = self._judge.now, self._judge.cluster.held_by(session)
+        """Take note that a client has destroyed it."""
+        self._closed[session] = self._judge.now, self._had
 
     def released(self, claim: Claim, *, since: float) -> None:
         """Judge what a release has left behind that has said RELEASED, to a user that asked at ``since``."""
         at, keys = self._closed.get(claim.session, (-math.inf, []))
         kept = [key for key in keys if self._deleted.get(key, -math.inf) < since]
-        if kept and at >= since and not claim.process.core.closing.is_set():
+        # Where its lease has run out meanwhile, or its client closes, it ends with all that it has.
+        is_whole = claim.lease.ended_by in {None, LossReason.CLIENT_CLOSED}
+        is_whole = is_whole and not claim.process.core.closing.is_set()
+        if kept and at >= since and is_whole and self._sees_tries:
             text = f"{claim} is said to be released, and its session was destroyed with {', '.join(kept)}"
             self._judge.convict("released", text)
 

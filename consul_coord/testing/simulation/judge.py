@@ -290,7 +290,7 @@ class Judge:
     def before(self, shape: Shape) -> list[tuple[Rules, Any]]:
         """Return the state that a request finds, for each thing that it may change."""
         if shape.name == "destroy":
-            self.belongings.destroyed(shape.about)
+            self.belongings.destroys(shape.about)
         return [(rules, rules.before(shape)) for rules in self._ruling(shape)]
 
     def _ruling(self, shape: Shape) -> Iterator[Rules]:
@@ -312,6 +312,8 @@ class Judge:
         if reply.status == _OK:
             if shape.name == "join" and "/.wait/" in shape.about:
                 self._joined(who, shape)
+            if shape.name == "destroy":
+                self.belongings.destroyed(shape.about)
             if shape.name == "guarded":
                 self._check_guarded(shape)
             if shape.name == "put" and (entry := self.cluster.entry(shape.about)) is not None:

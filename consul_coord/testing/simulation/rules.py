@@ -78,7 +78,8 @@ class Rules(ABC):
         """Since when it is these that have it."""
         self._free_since: float | None = None
         self._freed_by: Process | None = None
-        """The client that had it last, if that goes on with the session by which it had it."""
+        self._freed_at = 0.0
+        """The client that had it last, if it goes on with the session by which it had it, and until when."""
         self._register: tuple[int, Claim | None] = (0, None)
         """The resource that takes no fence lower than the last one, and who wrote it last."""
 
@@ -306,7 +307,8 @@ class Rules(ABC):
     def _look_at_holders(self) -> None:
         holders = self.holders()
         for session in self._holders - holders:
-            self._had[session], self._freed_by = self.judge.now, self.judge.carer(session)
+            self._had[session] = self._freed_at = self.judge.now
+            self._freed_by = self.judge.carer(session)
         if holders != self._holders:
             self._held_since = self.judge.now
         self._holders = holders
@@ -372,7 +374,8 @@ class Rules(ABC):
         self._free_since = now if self._free_since is None else self._free_since
         since = max(self._free_since, self._undisturbed_since(who))
         is_own = self._freed_by is not None and self._freed_by is self.judge.carer(who)
-        within = TAKEN_BY_OWN if self.tells_own and is_own else TAKEN_WITHIN
+        was_given = self._free_since == self._freed_at  # rather than that a lock-delay is over
+        within = TAKEN_BY_OWN if self.tells_own and is_own and was_given else TAKEN_WITHIN
         within = TAKEN_AFTER_FAILURE if self.judge.gentle else within
         within = within if self.judge.room is None else TAKEN_AT_THE_LIMIT
         if now > since + within * self.judge.stretch:
