@@ -213,13 +213,11 @@ def _standing_still(seed: int) -> Plan:
     return replace(plan, still=0.1, fates={}, chaos={}, lingering=LONG, spec=replace(plan.spec, ttl=2.0))
 
 
-def _several_slots_unanswered(seed: int) -> Plan:
-    """Return a run in which some take several slots at once, and giving these back is often not answered."""
+def _several_slots_overwritten(seed: int) -> Plan:
+    """Return a run in which some take several slots at once, and operators write to these."""
     plan = replace(draw_mixed(seed), keys=(), several=False, elections=(), jobs=())
     plan = replace(plan, pools=(Pool("pool/a", 2),), permits=True)
-    fates = {"reply lost": 0.003, "request lost": 0.003}
-    hot = frozenset({"slot-leave", "slot-withdraw"})
-    return replace(plan, fates=fates, hot=hot, hot_probability=0.5, chaos={})
+    return replace(plan, fates={}, chaos={"overwrite contender": 1.0}, threads=0.0)
 
 
 def _failing_twice(seed: int) -> Plan:
@@ -2491,7 +2489,7 @@ MUTATIONS = (
         "_horizon(kept, session), kept.lease.valid_until",
         "_horizon(kept, session), float('inf')",
         breaks="lost for good",
-        within=200,
+        within=60,
         drawn=_standing_still,
     ),
     Mutation(
@@ -2501,8 +2499,8 @@ MUTATIONS = (
         ", *(pair.key for pair in self._further)",
         "",
         breaks="released",
-        within=200,
-        drawn=_several_slots_unanswered,
+        within=20,
+        drawn=_several_slots_overwritten,
     ),
     Mutation(
         "a refused connection clears the doubt of an earlier try",

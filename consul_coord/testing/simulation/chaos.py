@@ -541,6 +541,7 @@ class Chaos:
     def _overwrite_contender(self) -> None:
         if (entry := self._slot()) is not None:
             self._note(f"operator writes {entry.key}")
+            self._world.judge.pools[entry.key.rpartition("/")[0]].was_written(entry.session)
             self._world.cluster.overwrite(entry.key, b"a note")
 
     def _release_contender(self) -> None:

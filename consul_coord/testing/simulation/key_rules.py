@@ -401,7 +401,7 @@ class KeyRules(Rules):
         # What the dead have left there, and leaders have noted, the next one to queue deletes, if it may.
         spared = self.judge.any_without_queue(self.name)
         for entry in self.cluster.under(self._directory):
-            if entry.key == notes.term_key(self.name):
+            if entry.key == notes.term_key(self.name) and not spared:
                 self.judge.convict("nothing left", f"{entry.key} tells the term of nobody")
             if not entry.session and (spared or entry.modify_index > self._latest_join):
                 continue

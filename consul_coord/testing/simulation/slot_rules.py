@@ -122,6 +122,7 @@ class SlotRules(Rules):
         self._used: set[str] = set()
         self._left_behind: dict[str, frozenset[str]] = {}
         """By process: who waited when it gave a slot back last."""
+        self._written: set[str] = set()
         self._earned: set[str] = set()
         """Sessions that have taken a slot since the last hold by them."""
         self._standing = self._latest = Standing(None, None, {})
@@ -157,6 +158,14 @@ class SlotRules(Rules):
     def rewritten(self) -> None:
         """Take note that an operator may have changed the limit."""
         self._most = max(self._most, self.standing().limit)
+
+    def was_written(self, session: str) -> None:
+        """Take note that an operator has written to a contender: it is no waiter's until it joins again."""
+        self._written.add(session)
+
+    def _waited(self, standing: Standing) -> list[str]:
+        """Return the waiters whom nobody could miss, the first one first."""
+        return [session for session in standing.queue if session not in self._written]
 
     # -- requests
 
@@ -234,8 +243,8 @@ class SlotRules(Rules):
         if shape.name == "slot-take-at-once":
             self.judge.see("slot taken at once")
             process = self.judge.process(who)
-            if process is not None and process.fair and before.queue:
-                text = f"{who}'s semaphore is fair, and went past {short(before.queue[0])} to {self.name}"
+            if process is not None and process.fair and (waited := self._waited(before)):
+                text = f"{who}'s semaphore is fair, and went past {short(waited[0])} to {self.name}"
                 self.judge.convict("fairness", text)
             self._check_passed(who, before)
         if session in before.queue:
@@ -243,14 +252,15 @@ class SlotRules(Rules):
 
     def _check_passed(self, who: str, before: Standing) -> None:
         """Judge a client that takes without queueing: nobody still waits who did when it was there last."""
-        passed = [one for one in before.queue if one in self._left_behind.get(who, ())]
+        passed = [one for one in self._waited(before) if one in self._left_behind.get(who, ())]
         if passed:
             text = f"{who} goes past {short(passed[0])} to {self.name}, which waited when it left"
             self.judge.convict("fairness", text)
 
     def _check_order(self, who: str, session: str, before: Standing, now: Standing, *, free: int) -> None:
         """Judge a take of one who has queued."""
-        ahead, wanted = before.queue[: before.queue.index(session)], before.wanted(session)
+        passed = set(before.queue[: before.queue.index(session)])
+        ahead, wanted = passed.intersection(self._waited(before)), before.wanted(session)
         got = now.held - before.held
         if wanted > 1:
             self.judge.see("several slots taken")
@@ -267,7 +277,7 @@ class SlotRules(Rules):
     def granted(self, claim: Claim) -> None:
         """Judge a new claim."""
         super().granted(claim)
-        queue = self.standing().queue
+        queue = self._waited(self.standing())
         if claim.session not in self._earned and not claim.resumes and queue:
             text = f"{claim} was not taken: its session was still named, and goes past {short(queue[0])}"
             self.judge.convict("order", text)

@@ -178,6 +178,9 @@ def _with_acts(plan: Plan) -> Plan:
     seed = plan.seed
     if plan.jobs and not _is_strict(plan) and Dice(seed, "jobs overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 3.0, **plan.chaos})
+    several_slots = plan.pools and plan.permits and not _is_strict(plan)
+    if several_slots and Dice(seed, "slots overwritten").chance(OVERWRITTEN_SHARE):
+        plan = replace(plan, chaos={"overwrite contender": 2.0, **plan.chaos})
     if plan.office == "heirs" and not plan.fates and Dice(seed, "heirs behind").chance(HEIRS_BEHIND):
         plan = replace(plan, chaos={**plan.chaos, "old leader": 1.5})
     if plan.strike is not None and plan.lingering == KEPT_FOR and Dice(seed, "kept").chance(ACTS_SHARE):
@@ -842,7 +845,8 @@ LEAST_TTL = 2.0
 OWN_TTL_SHARE = 0.35
 """Seconds of a TTL at least, and the part of the runs with longer ones where some sessions have less."""
 OVERWRITTEN_SHARE = 0.5
-"""The part of the runs with locks of several keys and any faults in which operators write to these."""
+"""The part of the runs with locks of several keys, several slots or jobs, and any faults, in which operators
+write to these."""
 SEVERAL_SHARE = 0.15
 """The part of the runs with locks in which some take several at once."""
 RECIPES = (
