@@ -53,6 +53,8 @@ NEW = 0.1
 """Seconds for which a hold is new: it is not watched yet."""
 MOST_FIT = 2
 """With fewer agents that serve, none is lost."""
+SETTLED_WITHIN = 2.0
+"""Seconds after that within which every client has settled at another agent."""
 LONGEST_LOSS = 20.0
 """Seconds for which one of several agents is gone or silent, at most."""
 MOST_PROCESSES = 8
@@ -284,7 +286,7 @@ class Chaos:
         self._note(f"{agent.address} fails", seconds=seconds)
         world.judge.ways.fails(agent, seconds)
         self._trouble(lasts=LEFT_WITHIN)
-        self._agents_rest_until = now + seconds + 2 * (world.plan.spec.ttl or 0.0)
+        self._agents_rest_until = now + seconds + LEFT_WITHIN + SETTLED_WITHIN
 
     def _crowd(self) -> None:
         """Let strangers take the agent's connections, all that are free or each that becomes free."""

@@ -402,7 +402,7 @@ def draw_with_agents(seed: int) -> Plan:
         hot=frozenset({"list", "look", "read", "glance"} if slow else ()),
         hot_probability=0.1,
         chaos={name: rng.uniform(4.0, 10.0) for name in AGENT_CHAOS},
-        chaos_seconds=rng.uniform(15.0, 22.0),
+        chaos_seconds=rng.uniform(30.0, 45.0),
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
         ttl_factor=1.0,
         lingering=LONG * rng.chance(0.5),
