@@ -5,8 +5,8 @@ Rules
   server: at once, or as soon as requests are answered again. The effect of a request that comes late goes
   with the next look of the clean-up.
 - The note of a term goes with the leadership.
-- What is said to be released is closed to nobody: a release that destroys a session has tried, just before,
-  to delete all that this had. Otherwise the lock-delay would keep others out.
+- A release closes nothing: one that destroys a session has tried, just before, to delete all that this had.
+  Otherwise the lock-delay would keep others out.
 - A client has something for somebody as long as one of its calls wants that, a user may rely on it, or it
   keeps the key of a holder that is stuck, for the lock-delay.
 
