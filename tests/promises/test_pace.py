@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
+import anyio
 import pytest
 
 from consul_coord import (
+    AsyncClient,
+    AsyncLock,
     Client,
     ConsulCoordError,
     Group,
@@ -37,6 +40,9 @@ WITHIN: Final = 1.0
 """Seconds for which it goes on failing."""
 MOST: Final = 20
 """So many tries there are by then, at most: the first pauses are fractions of a second."""
+FEW: Final = 3
+MANY: Final = 40
+"""Fewer and more things than have a query each."""
 FOREVER: Final = 1_000_000
 
 
@@ -111,6 +117,52 @@ def test_a_waiter_behind_a_holder_that_writes_is_no_failure_and_asks_as_seldom( 
     hold.put(b"once more")
     before = len(proxy.requests)
     never(lambda: len(proxy.requests) - before > MOST, within=WITHIN)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_waiters_and_a_hold_that_are_left_of_a_crowd_ask_as_seldom(
+    proxy: FaultProxy, server: ReferenceServer[SystemClock], key: str
+) -> None:
+    """Each has a query of its own again."""
+    keys = [f"{key}/{number}" for number in range(FEW)]
+    async with AsyncExitStack() as stack:
+        own, holder, first = [
+            await stack.enter_async_context(AsyncClient(address, session=SPEC))
+            for address in (proxy.address, server.address, server.address)
+        ]
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        await stack.enter_async_context(AsyncLock(own, f"{key}/held").hold(timeout=5))
+        crowd = [await AsyncLock(own, f"{key}/crowd-{number}").acquire(timeout=5) for number in range(MANY)]
+        for each in keys:
+            await stack.enter_async_context(AsyncLock(holder, each).hold(timeout=5))
+        for client in (first, own):
+            for each in keys:
+                tasks.start_soon(AsyncLock(client, each).acquire)
+            expected = FEW * (1 + (client is own))
+            with anyio.fail_after(10):
+                while await waiters(holder, keys) < expected:  # noqa: ASYNC110 - it gives no notice
+                    await anyio.sleep(0.02)
+        for hold in crowd:
+            await hold.release()
+        with anyio.fail_after(10):
+            while not has_queries(proxy):  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.02)
+        before = len(proxy.requests)
+        await anyio.sleep(WITHIN)
+        assert len(proxy.requests) - before <= MOST
+
+
+def has_queries(proxy: FaultProxy) -> bool:
+    """Return whether those who wait for the keys have just asked, by one query each."""
+    latest = [each.path.partition("?") for each in proxy.requests[-2 * FEW :]]
+    return len({path for path, _, query in latest if "/.wait/" in path and "index=" in query}) == FEW
+
+
+async def waiters(client: AsyncClient, keys: list[str]) -> int:
+    """Return how many wait for these keys."""
+    return sum([len(await AsyncLock(client, key).contenders()) for key in keys])
 
 
 def refuse(proxy: FaultProxy, about: str) -> Fault:
