@@ -202,8 +202,13 @@ class Joiner(Holder):
         change = partial(update, membership=self._member, key=self._member.key, value=value)
         hold = self._member.hold
         self._eyes.gives(value)
-        if await self.call(io, change, what="changes its value", within=core.timeout) is FAILED:
-            return
+        try:
+            if await self.call(io, change, what="changes its value", within=core.timeout) is FAILED:
+                return
+        except NotHeld:
+            if self._member.stopping.is_set():
+                return  # another task has left meanwhile
+            raise
         self._eyes.has_given()
         entry = self.judge.cluster.entry(self._member.key)
         if entry is not None and hold is not None and entry.session == hold.session and entry.value != value:

@@ -150,7 +150,9 @@ def deleted_by(request: Request) -> list[str]:
     """Return the keys that a request deletes, whoever has them."""
     if request.method == "DELETE" and request.path.startswith(_KV):
         return [] if "cas" in dict(request.params) else [request.path.removeprefix(_KV)]
-    ops = json.loads(request.body or b"[]") if request.path == "/v1/txn" else []
+    ops: list[dict[str, dict[str, Any]]] = []
+    if request.path == "/v1/txn":
+        ops = json.loads(request.body or b"[]")
     return [op["KV"]["Key"] for op in ops if op["KV"]["Verb"] == "delete"]
 
 

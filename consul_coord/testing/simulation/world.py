@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from consul_coord.models.group import GROUP_FLAGS
 from consul_coord.recipes.cleanup.tasks import SWEEPS, StraySession, Sweep
 from consul_coord.recipes.group.members import GroupPlan
+from consul_coord.recipes.watch.places import LINGER
 from consul_coord.testing.simulation.call_rules import COUNTED, COUNTED_FLAGS
 from consul_coord.testing.simulation.calls import KEYS, TREES, CallUser, Prober, is_idle
 from consul_coord.testing.simulation.candidates import REST, CandidateUser
@@ -506,7 +507,9 @@ class World:
         # A client whose contact was looked at asks for a while whether it has any.
         looked_at = max(map(self.judge.plain.looked_at_until, self._alive()), default=0.0)
         self.advance(max(self.scheduler.now, self.plan.stretch * looked_at))
-        self.advance(self.scheduler.now + half)
+        # A group whose follower is away is kept for a while from the end of the next query on.
+        has_groups = self.plan.sharing or self.plan.guests or self.plan.strangers
+        self.advance(self.scheduler.now + half + self.plan.stretch * LINGER * bool(has_groups))
         asked = {
             process: math.inf if process.core.reaper.pending else promises.asked(process)
             for process in self._alive()

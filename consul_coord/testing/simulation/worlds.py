@@ -539,7 +539,7 @@ def draw_with_crowds(seed: int) -> Plan:
             "write": 0.3,
             **faults,
             **({"release key": 2.0 if goes else 3.0} if rng.chance(0.5) or goes else {}),
-            **({"release contender": 3.0} if plan.pools else {}),
+            **({"release contender": 3.0, "delete record": 5.0} if plan.pools else {}),
         },
         chaos_seconds=rng.uniform(8.0, 15.0) + 10.0 * goes,
         spec=SessionSpec(ttl=8.0, lock_delay=8.0),
