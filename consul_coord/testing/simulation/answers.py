@@ -260,7 +260,9 @@ class Answers:
             judge.convict("answers", f"{text}, and never was")
         had_it = rules.holders_since(judge.now - STABLE)
         named = {holder.session for holder in blocker.holders}
-        if self._calm and had_it is not None and "" not in had_it and not had_it.issuperset(named or {""}):
+        # Of a slot in a lock-delay nobody is named.
+        nobody = set[str]() if blocker.kind == "lock_delay" else {""}
+        if self._calm and had_it is not None and "" not in had_it and not had_it.issuperset(named or nobody):
             text = f"{error.key} is held by {', '.join(map(short, sorted(had_it)))}"
             judge.convict("answers", f"{text}, and {process.name} names {len(named)} others")
 

@@ -132,6 +132,8 @@ class Joiner(Holder):
 
     async def _joined_not(self, io: SimIO) -> bool:
         """Be surely no member: the join of another task may go on. Returns False."""
+        if self._call is not None:
+            self.judge.promises.ended(self._call)
         await self._leave_at_once(io)
         self._close_eyes()
         return False
