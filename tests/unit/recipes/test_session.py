@@ -819,6 +819,13 @@ def test_the_lock_delay_of_an_outside_session_is_read_from_the_server() -> None:
     assert kept.lease.longest == pytest.approx(57.0), "a lock-delay is a minute at most"
 
 
+@pytest.mark.parametrize("seconds", [3.0, 40.0])
+def test_a_stuck_hold_of_an_outside_session_has_the_lock_delay_of_that(seconds: float) -> None:
+    reply = session_json(OTHER, ttl="60s") | {"LockDelay": int(seconds * 1e9)}
+    _, kept = outside(lambda b: b.io.expect("PUT", RENEW, ok([reply])))
+    assert kept.lock_delay == seconds
+
+
 def test_a_session_without_a_ttl_is_kept_but_never_renewed() -> None:
     bench = Bench(SessionSpec(ttl=None, allow_unbounded=True))
     bench.end_at(9000.0)
