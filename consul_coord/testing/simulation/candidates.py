@@ -253,6 +253,7 @@ class CandidateUser(Holder):
         if office.hangs_for > 0.0 and not self.healed():
             if self._eyes is not None:
                 self._eyes.is_aside = True
+            office.failed = False  # this call fails neither
             return Late(office.hangs_for, value=True)
         fails = not self.healed() and self.more.chance(FAILS_SHARE)
         well = self._look_at_health(fails=fails)
