@@ -265,5 +265,4 @@ class KeepingUser(LockUser):
         if self._resumed is not None:
             for one, before in zip(claim.whole, self._resumed.claim.whole, strict=False):
                 self.judge.resumed(one, of=before)
-                self.judge.news.resumed(self.process, before)
         return claim

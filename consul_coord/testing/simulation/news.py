@@ -212,12 +212,11 @@ class News:
         self.expect(process, "timed out", error.key, error.waited)
 
     def resumes(self, process: Process, claim: Claim) -> None:
-        """Take note that a process may get a hold that was handed over, under the fence that it has."""
-        self._seen.discard((process.name, "acquired", claim.of, claim.fence))
+        """Take note that a process may get a hold that was handed over, under the fence that it has.
 
-    def resumed(self, process: Process, claim: Claim) -> None:
-        """Take note that it has got it, and may lose it or hand it over, perhaps as it did before."""
-        for kind in ("lost", "handed over"):
+        It may lose it or hand it over then, perhaps as it did before.
+        """
+        for kind in ("acquired", "lost", "handed over"):
             self._seen.discard((process.name, kind, claim.of, claim.fence))
 
     def _note(self, process: Process, *what: Hashable) -> None:
