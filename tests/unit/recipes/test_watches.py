@@ -104,6 +104,12 @@ class Held:
     def __init__(self, key: str, *, is_member: bool, kept: KeptSession) -> None:
         self.key, self.is_member, self.kept = key, is_member, kept
         self.over = Signal()
+        self.along: list[Held] = []
+        self.read: list[object] = []
+
+    async def seen(self, _: object, result: Result[KVPair | None], *, consistent: bool) -> None:
+        """Take note of a reading."""
+        self.read.append((None if result.value is None else result.value.key, consistent))
 
 
 @pytest.mark.parametrize("is_member", [True, False])
@@ -152,6 +158,20 @@ def test_all_who_wait_for_a_folder_share_its_readings(shared: Waits) -> None:
     assert [other.seen for other in others] == [found] * len(others)
     assert all(other.over.is_set() for other in others)
     assert shared.io.paths == ["/v1/kv/s/"]
+
+
+def test_a_hold_that_shares_readings_has_all_of_its_keys_read(shared: Waits) -> None:
+    shared.io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    kept = shared.io.run(shared.core.sessions.shared.live(shared.io, deadline=1010.0))
+    own, other = (Held(key, is_member=False, kept=kept) for key in ("s/a", "s/.lock"))
+    own.along.append(other)
+    watched: Any = own
+    shared.waits.watch(shared.io, watched)
+    shared.io.expect("PUT", TXN, txn_done(entry("s/a"), entry("s/.lock")))
+    shared.io.at(shared.io.time + 1.5 * engine.SHORTEST, own.over.set)
+    shared.io.run_spawned("shared readings")
+    assert own.read == [("s/a", False)]
+    assert other.read == [("s/.lock", False)]
 
 
 def test_a_key_that_has_gone_has_changed(shared: Waits) -> None:
