@@ -66,6 +66,12 @@ class Scripted(Candidacy):
         super().__init__(core, plan, lock, None, keeps=None)  # type: ignore[arg-type]
         self._io = io
 
+    def granted(self) -> Handle:
+        """Return the key, as it is granted."""
+        pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
+        kind = LockKind(Keys(self.client, ["k"], LOCK_FLAGS, "me"))
+        return self.client.holds.grant(pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+
     async def _attempt(self, io: IO) -> Handle:
         self.tried_at.append(io.now())
         what = self.todo.pop(0)
@@ -73,9 +79,7 @@ class Scripted(Candidacy):
             self.stop()
         if isinstance(what, PermissionDenied):
             raise what
-        pair = KVPair("k", session=SESSION, modify_index=7, lock_index=1)
-        kind = LockKind(Keys(self.client, ["k"], LOCK_FLAGS, "me"))
-        handle = self.client.holds.grant(pair, kept=self.kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        handle = self.granted()
 
         def end() -> None:
             if self.aside:
@@ -201,6 +205,71 @@ def test_a_health_that_raises_is_reported_once_in_a_row() -> None:
     candidacy.calls = AtOnce()  # type: ignore[assignment]
     io.run(candidacy._watch_health(io))
     assert [event.error for event in io.seen(Failed)] == ["ValueError: it is not known"] * 3
+
+
+class InTime:
+    """Calls what it is to ask after some time."""
+
+    def __init__(self, io: FakeIO, seconds: float) -> None:
+        self.io, self.seconds = io, seconds
+
+    def ask(
+        self,
+        function: Callable[[], object],
+        answered: object,
+        failed: Callable[[BaseException], object],
+        **_: object,
+    ) -> None:
+        """Ask, and fail."""
+        self.io.at(self.io.time + self.seconds, lambda: failed(ValueError("it is not known")))
+
+
+def test_a_health_that_fails_after_an_election_in_its_time_may_mean_that_the_leader_is_stuck() -> None:
+    io = FakeIO()
+    candidacy = Scripted(io, REFUSED)
+    candidacy.plan = replace(candidacy.plan, health=lambda: True)
+    candidacy.calls = InTime(io, 2.0)  # type: ignore[assignment]
+
+    def elect() -> None:
+        candidacy.handle = candidacy.granted()
+
+    io.at(io.time + 1.0, elect)
+    io.at(io.time + 3.0, candidacy.stop)
+    io.run(candidacy._watch_health(io))
+    assert candidacy.hold is not None
+    assert candidacy.hold.reason is LossReason.STALLED
+
+
+class Queue:
+    """Keeps what it is to call, until it is told to."""
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[[], object]] = []
+
+    def in_order(self, function: Callable[[], object], *_: object, **__: object) -> None:
+        """Call it after those before it."""
+        self.functions.append(function)
+
+
+@pytest.mark.parametrize(("late", "told"), [(0.0, ["elected", "lost"]), (60.0, [])])
+def test_who_has_stopped_before_its_turn_hears_of_no_election_and_of_no_loss(
+    late: float, told: list[str]
+) -> None:
+    io, calls, heard = FakeIO(), Queue(), list[str]()
+    candidacy = Scripted(io, REFUSED)
+    candidacy.plan = replace(
+        candidacy.plan, on_elected=lambda *_: heard.append("elected"), on_lost=lambda _: heard.append("lost")
+    )
+    candidacy.calls = calls  # type: ignore[assignment]
+    handle = candidacy.granted()
+    candidacy._begin(handle)
+    handle.grant.lose(LossReason.KEY_DELETED)
+    candidacy.stop()
+    io.run(candidacy.run(io))
+    io.time += late
+    for function in calls.functions:
+        function()
+    assert heard == told
 
 
 class Never:
