@@ -588,6 +588,18 @@ class TestWaiting:
         assert modes == [False, True]
         assert bench.destroyed() == [US]
 
+    def test_a_slot_that_an_old_leader_does_not_show_is_held_as_the_present_one_shows_it(
+        self, bench: Bench
+    ) -> None:
+        """A take without an answer was applied."""
+        bench.makes(US)
+        others = (record(THEM, at=7), contender(THEM, at=5, held=True))
+        bench.joins(*others, contender(US, at=10))
+        bench.lists(*others, index=12)
+        bench.lists(record(US, at=20), contender(US, at=20, created=10, held=True), index=20)
+        hold = bench.acquire()
+        assert (hold.session, hold.fence, hold.is_held(bench.io.now())) == (US, 20, True)
+
     def test_a_list_with_another_contender_of_ours_is_an_old_leaders(self, bench: Bench) -> None:
         # It shows the hold before this one: the record names us, and the contender is there.
         bench.makes(US)
