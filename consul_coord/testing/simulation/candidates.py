@@ -124,8 +124,6 @@ class CandidateUser(Holder):
         """The resignations that it owes, each for a reason of its own."""
         self._ill_since = math.inf
         """Since when its health has been bad, the true time."""
-        self._doomed: list[Grant | None] = []
-        """The leaderships that it had a reason to end by itself."""
         self._queued_then: frozenset[str] = frozenset()
         """Its contenders in the queue at that time."""
         sick = self.rng.chance(0.2)
@@ -168,7 +166,7 @@ class CandidateUser(Holder):
             promises = self.judge.promises
             failed = promises.due(self.process, "resigns, as on_elected failed,", RESIGNED_WITHIN)
             self._resigning.append(failed)
-            self._doomed.append(hold)
+            self.judge.news.doomed.append(hold)
             raise self._err("on_elected")
         if self.is_told_of_leaders or self.healed() or not self._awaits.chance(TAKES_LONG_SHARE):
             return None
@@ -272,7 +270,7 @@ class CandidateUser(Holder):
         if not well and candidacy is not None and candidacy.leading(self.process.clock.now()) is not None:
             within = RESIGNED_WITHIN + self._office.busy_for
             self._resigning.append(promises.due(self.process, "resigns, as it is ill,", within))
-            self._doomed.append(candidacy.hold)
+            self.judge.news.doomed.append(candidacy.hold)
             if fails:
                 self._office.stuck_in = candidacy.hold
         ill_for = self.judge.now - max(self._ill_since, promises.troubled(self.process.name))
@@ -543,7 +541,7 @@ class CandidateUser(Holder):
         for candidacy in process.core.standing:
             if isinstance(candidacy, Candidacy) and candidacy.plan.key == self.key:
                 at = process.clock.now() + self.more.uniform(0.0, JUST_THEN)
-                process.alarm(at, partial(candidacy.stand_aside, ASIDE_FOR))
+                process.alarm(at, partial(_leave, process, candidacy))
 
     async def _transfer(self, io: IO, candidacy: Candidacy, hold: Grant, heir: str) -> str:
         """Have an heir lead next; returns what is said if that is not done."""
@@ -575,7 +573,7 @@ class CandidateUser(Holder):
         }.get(said, self.judge.permits)
         # Its user may have made it resign meanwhile.
         in_vain = said in {"that does not queue", "the queue kept changing"}
-        gave_up = in_vain and was_held and hold.released and hold not in self._doomed
+        gave_up = in_vain and was_held and hold.released and hold not in self.judge.news.doomed
         if is_wrong or gave_up:
             text = f"{self.process.name} hands {self.key} over to {short(heir)}: {said or 'done'}, it hears"
             self.judge.convict("answers", f"{text}, and {'has resigned' if gave_up else 'that is wrong'}")
@@ -788,6 +786,12 @@ class Office:
 def _end_of(hold: Grant) -> LossReason | None:
     """Return why a leadership is over; None while it lasts."""
     return hold.reason or (LossReason.RESIGNED if hold.ended else None)
+
+
+def _leave(process: Process, candidacy: Candidacy) -> None:
+    """Have a candidate leave the queue, which may lead by now."""
+    process.judge.news.doomed.append(candidacy.hold)
+    candidacy.stand_aside(ASIDE_FOR)
 
 
 class ClumsyUser(ConsulCoordError):

@@ -71,6 +71,8 @@ class News:
         }
         self._causeless = {kind for kind, may_be in causes.items() if not may_be}
         """The events for which this world has no cause."""
+        self.doomed: list[Grant | None] = []
+        """The leaderships that clients had a reason to end by themselves."""
         self._seen: set[tuple[Hashable, ...]] = set()
         """The process of each event, its kind, its key, and what it says."""
         self._own_writes: set[tuple[str, str, int]] = set()
