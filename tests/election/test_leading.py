@@ -236,13 +236,16 @@ def test_waiting_in_vain_names_the_leaders_node_from_a_reading_within_the_wait(
         through = make_client(address=proxy.address)
         waiting = stand(client=through)
         queued(first, 1)
-        with lasting(least=1.0, most=1.05), pytest.raises(AcquireTimeout) as caught:
+        with lasting(least=1.0, most=1.05, calls=2), pytest.raises(AcquireTimeout) as caught:
             waiting.wait_for_leadership(timeout=1.0)
         (holder,) = caught.value.blocker.holders
         assert (holder.node, holder.session) == (found.node, found.session)
         assert f" (node {found.node}, session {found.session}); place 1 in the queue" in str(caught.value)
         silent = proxy.add(Fault(lose=Lose.TIME, path="/v1/session/info/", times=99))
-        with lasting(least=1.0, most=1.05), pytest.raises(AcquireTimeout, match="node unknown, session"):
+        with (
+            lasting(least=1.0, most=1.05, calls=2),
+            pytest.raises(AcquireTimeout, match="node unknown, session"),
+        ):
             waiting.wait_for_leadership(timeout=1.0)
         assert silent.hits == 1
         proxy.clear()

@@ -52,7 +52,7 @@ class World(NamedTuple):
 WORLDS = {
     "calm": World(
         draw_calm,
-        (1, 7),
+        (7, 33),
         300,
         ("chaos: deregister node", "lost: key_deleted", "handed over", "job done", "partition acquired"),
     ),

@@ -5,6 +5,7 @@ Rules
   fence, until it was released as often. Otherwise it is refused at once, and without a request where
   it is one of one key.
 - Of several limits that one hold is given, the first counts.
+- A value that a thread writes while another releases the hold is written under this hold, or not at all.
 - Of two that release a hold at once, both learn what came of it.
 - A wait for the loss of a hold says that it is lost only if it is, and gives up only when its time is over or
   the hold was released.
@@ -17,7 +18,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from consul_coord.errors import AcquireCancelled, AcquireTimeout, AlreadyHeld, LockLost
+from consul_coord.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    ConsulCoordError,
+    LockLost,
+    NotHeld,
+    PermissionDenied,
+    TxnFailed,
+)
+from consul_coord.http.failures import retryable
 from consul_coord.models import LossReason, ReleaseOutcome
 from consul_coord.recipes.contend.recipe import Waiting, acquire
 from consul_coord.recipes.hold import asking, holds
@@ -99,6 +110,32 @@ async def release_twice(process: Process, io: SimIO, hold: Grant) -> ReleaseOutc
         text = f"{process.name} learns of one release of {hold.key}: {outcome} and {outcomes[0]}"
         process.judge.convict("answers", text)
     return outcome
+
+
+async def put_late(process: Process, io: SimIO, hold: Grant, value: bytes, *, late: float) -> None:
+    """Begin to write the value of a hold in another task, by a request that comes so many seconds late.
+
+    It is written under this hold or not at all, also if its session has the key again by then.
+    """
+    judge, core = process.judge, process.core
+
+    async def put(io: SimIO) -> None:
+        call = judge.promises.called(process, f"puts {hold.key} beside its release", core.timeout)
+        try:
+            await asking.put(io, core.sessions, hold, value)
+        except ConsulCoordError as error:
+            if not (retryable(error) or isinstance(error, LockLost | NotHeld | TxnFailed | PermissionDenied)):
+                raise
+        finally:
+            judge.promises.ended(call)
+        entry, index = judge.cluster.entry(hold.key), hold.sequencer.lock_index
+        if entry is not None and entry.session and entry.value.endswith(value) and entry.lock_index != index:
+            text = f"{process.name} has written {value!r} to {hold.key}, and its hold was over"
+            judge.convict("guard", text)
+
+    process.link.network.delay_next("put", late)
+    process.spawn(put, name="puts beside a release")
+    await io.sleep(JUST)
 
 
 async def wait_for_end(process: Process, io: SimIO, hold: Grant, *, seconds: float) -> None:

@@ -122,10 +122,13 @@ class Belongings:
         for name, places in self._places.items():
             for entry in (entry for place in places for entry in self._judge.cluster.under(place)):
                 process = self._judge.carer(entry.session) if entry.session else None
-                if process is not None and not self._is_wanted(process, name, entry.session):
+                if process is not None and not self._is_wanted(process, name, entry.session, key=entry.key):
                     mark = entry.key, entry.session, entry.modify_index
                     self._since[mark] = since = before.get(mark, self._judge.now)
-                    self._check(process, entry.key, entry.session, since)
+                    hold = self._judge.rules[name].claim(entry.modify_index)
+                    # No late request has made what a user has had: its client knows of it.
+                    is_known = hold is not None and hold.session == entry.session and entry.key == name
+                    self._check(process, entry.key, entry.session, since, is_known=is_known)
 
     def _look_at_term(self, key: str, before: dict[tuple[str, str, int], float]) -> None:
         """See whether a note tells the term of nobody."""
@@ -140,10 +143,11 @@ class Belongings:
         self._since[mark] = since = before.get(mark, self._judge.now)
         self._check(process, note.key, session, since)
 
-    def _is_wanted(self, process: Process, name: str, session: str) -> bool:
+    def _is_wanted(self, process: Process, name: str, session: str, *, key: str) -> bool:
         kept, rules = process.core.sessions.get(session), self._judge.rules[name]
         return bool(
-            self._wanted[process.name, name]
+            # A call that has got the lock itself takes notice of that as soon as it can ask.
+            (self._wanted[process.name, name] and key != name)
             or rules.is_stuck(process)
             or self._judge.now < self._kept_until.get((process.name, name), 0.0)
             or process.core.closing.is_set()
@@ -151,9 +155,11 @@ class Belongings:
             or any(claim.process is process for claim in rules.claims)
         )
 
-    def _check(self, process: Process, key: str, session: str, since: float) -> None:
-        judge = self._judge
+    def _check(
+        self, process: Process, key: str, session: str, since: float, *, is_known: bool = False
+    ) -> None:
+        judge, within = self._judge, GONE_WITHIN if is_known else self._within
         began = max(since, judge.promises.contact(process.name).answered_from, process.awake_since)
-        if judge.now > began + self._within * judge.stretch:
+        if judge.now > began + within * judge.stretch:
             had = f"{process.name} has had {key} by {short(session)}"
             judge.convict("nothing left", f"{had} for {judge.now - since:.1f} s, for nobody")

@@ -463,7 +463,7 @@ class CandidateUser(Holder):
     async def _leave_block(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """End the work of a block, which may have gone on for longer than the leadership."""
         if hold.reason in OVERDUE:
-            self.judge.stuck(claim, lock_delay=hold.kept.lock_delay)
+            self.judge.stuck(claim)
             await self.be_stuck(io, hold, claim)
         claim.left = True
         leave, was_held = partial(release, holds=self.process.core.holds, hold=hold), hold.is_held(io.now())

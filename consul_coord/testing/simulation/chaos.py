@@ -51,6 +51,8 @@ LOOKS_FIRST = 0.5
 """The share of pauses after which users look at their holds before their process does anything else."""
 NEW = 0.1
 """Seconds for which a hold is new: it is not watched yet."""
+BETWEEN = 0.5
+"""So often an agent falls silent between two answers to one process."""
 MOST_FIT = 2
 """With fewer agents that serve, none is lost."""
 SETTLED_WITHIN = 2.0
@@ -68,6 +70,7 @@ class Chaos:
         self._world = world
         self._rng = rng
         self._looks = Dice(world.plan.seed, "first looks")
+        self._between = Dice(world.plan.seed, "between answers")
         self._over = False
         self._kinds: dict[str, Callable[[], object]] = {
             "pause": lambda: self._stand_still(asleep=False),
@@ -98,7 +101,7 @@ class Chaos:
             "idle candidate": self._idle,
             "double": self._double,
             "agent death": lambda: self._lose_agent(SimAgent.die),
-            "agent silence": lambda: self._lose_agent(SimAgent.fall_silent),
+            "agent silence": self._silence_agent,
             "crowd": self._crowd,
             "remove member": self._remove_member,
             "strangers": self._move_stranger,
@@ -274,13 +277,21 @@ class Chaos:
         ages = (one.clock.now() - hold.granted_at for one in able for hold in one.core.holds.all())
         return any(age < NEW for age in ages)
 
-    def _lose_agent(self, harm: Callable[[SimAgent], object]) -> None:
+    def _silence_agent(self) -> None:
+        """Have an agent fall silent, now or between two answers to one process."""
+        if self._between.chance(BETWEEN):
+            for agent in self._world.network.agents:
+                agent.between = partial(self._lose_agent, SimAgent.fall_silent, agent)
+        else:
+            self._lose_agent(SimAgent.fall_silent)
+
+    def _lose_agent(self, harm: Callable[[SimAgent], object], agent: SimAgent | None = None) -> None:
         """Do without one agent; the next one not before every client has settled at another."""
         world = self._world
         now, fit = world.scheduler.now, [agent for agent in world.network.agents if agent.serves]
-        if now < self._agents_rest_until or len(fit) < MOST_FIT:
+        if self._over or now < self._agents_rest_until or len(fit) < MOST_FIT:
             return
-        agent = self._rng.choice(fit)
+        agent = agent or self._rng.choice(fit)
         harm(agent)
         seconds = self._later(0.5, LONGEST_LOSS, agent.come_back)
         self._note(f"{agent.address} fails", seconds=seconds)

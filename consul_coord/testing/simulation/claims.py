@@ -33,6 +33,7 @@ class Claim:
         "lease",
         "left",
         "limits",
+        "lock_delay",
         "of",
         "others",
         "overwritten",
@@ -45,12 +46,21 @@ class Claim:
         "session",
         "session_ended",
         "stands",
+        "taken_up",
         "told",
         "was_gone",
     )
 
     def __init__(
-        self, process: Process, hold: Grant, *, of: str, session: str, actor: str, covered: float
+        self,
+        process: Process,
+        hold: Grant,
+        *,
+        of: str,
+        session: str,
+        actor: str,
+        lock_delay: float,
+        covered: float,
     ) -> None:
         self.process = process
         self.actor = actor
@@ -59,12 +69,16 @@ class Claim:
         self.session = session
         """The one that holds it: a hold of several slots has as many claims, by as many sessions."""
         self.fence = hold.fence
+        self.lock_delay = lock_delay
+        """That of its session, in seconds, as the server knows it."""
         self.covered = covered
         """For how many seconds after the end of its session the server lets nobody else get it."""
         self.lease = hold.lease
         self.reference = weakref.ref(hold)
         self.exported = False
         """Whether its session was handed over with it."""
+        self.taken_up = False
+        """Whether somebody has begun to resume it."""
         self.resumes = False
         """Whether it is one that was handed over, for another user."""
         self.told = False

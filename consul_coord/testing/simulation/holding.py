@@ -40,6 +40,7 @@ from consul_coord.testing.simulation.acts import (
     hear_late,
     look_at_health,
     name_to_others,
+    put_late,
     release_twice,
     wait_for_end,
 )
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from consul_coord.io import IO
     from consul_coord.recipes.contend.recipe import Recipe
     from consul_coord.recipes.hold.grant import Grant, Handle
-    from consul_coord.recipes.session.keeping import KeptSession
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.driver import SimIO
     from consul_coord.testing.simulation.process import Process
@@ -66,6 +66,10 @@ if TYPE_CHECKING:
 RELEASED = ReleaseOutcome.RELEASED
 STUCK_FOR = 8.0
 """Seconds for which a user that is stuck goes on, at most, after his hold has ended."""
+OUTLASTS, BEYOND_THE_DELAY = 0.5, 2.0
+"""So often it goes on for so much longer than the lock-delay lasts, at least."""
+REACHES_ITS_END = 0.5
+"""So often a hold with an end in advance is kept until then."""
 LIMITS, LIMITS_BEYOND, BEYOND = (0.01, 3.0), (3.0, 40.0), 0.2
 """Seconds of a ``max_hold``: mostly few, and in a fifth of the cases more than a lease may last."""
 FAILED = object()
@@ -83,6 +87,9 @@ ASKS_TO_WAIT = 0.3
 """So often a curious user waits for the loss of its hold."""
 WRITES_LATE = 0.2
 """So often it writes once more under its last hold, when its session has another one."""
+PUTS_LATE, LATE = 0.1, (0.0, 0.1)
+"""So often another task writes the value while the hold is released, by a request so many seconds late, and
+the user acquires again at once."""
 PUTS_MUCH = 0.03
 """So often it writes the longest value that there may be, after a longer one was refused."""
 ASKS_WITHIN = 1.5
@@ -118,6 +125,8 @@ class Holder:
         self._late = Dice(process.seed, f"{process.name} {actor} writes late")
         self._before: Grant | None = None
         """The hold that it has given back last."""
+        self._hurries_for = ""
+        """The name of the lock that it acquires next, at once."""
         self._writes = 0
         """The fence of the hold whose value it was writing last, if that was cut short."""
 
@@ -128,7 +137,10 @@ class Holder:
 
     async def work(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Use a hold for a while, or until it is over."""
-        until, self._in_hand = io.now() + self._duration(hold), (hold, claim)
+        seconds = self._duration(hold)
+        if claim.limits and self.chance.chance(REACHES_ITS_END):
+            seconds = max(seconds, LIMITS[-1] + 1.0)
+        until, self._in_hand = io.now() + seconds, (hold, claim)
         before, self._before = self._before, None
         try:
             if before is not None and before.session == hold.session and self._late.chance(WRITES_LATE):
@@ -192,7 +204,8 @@ class Holder:
     async def be_stuck(self, io: SimIO, hold: Grant, claim: Claim) -> None:
         """Go on for a while after the end of a hold that has lasted too long."""
         if hold.reason in OVERDUE and self.chance.chance(0.7):
-            until = io.now() + self.chance.uniform(0.0, STUCK_FOR)
+            least = claim.lock_delay + BEYOND_THE_DELAY if self.chance.chance(OUTLASTS) else 0.0
+            until = io.now() + least + self.chance.uniform(0.0, STUCK_FOR)
             while io.now() < until and not self.healed():
                 await io.sleep(0.2)
                 self.judge.asked(claim, held=hold.is_held(io.now()))
@@ -402,6 +415,8 @@ class Holder:
 class User(Holder, ABC):
     """One thread or task of an application, which takes rounds."""
 
+    writes_late = False
+    """Whether another of its tasks may write the value of what it releases."""
     says_once = True
     """Whether its calls report what is in their way once, until that changes."""
 
@@ -458,7 +473,8 @@ class User(Holder, ABC):
                 is_free = is_answered and self.process.able and not self._others
                 if dropped() is not None and is_free:
                     self.judge.convict("nothing left", f"{self.process.name} keeps a hold that was dropped")
-            await io.sleep(self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0))))
+            pause = self.rng.choice((0.0, self.rng.uniform(0, 0.3), self.rng.uniform(0, 3.0)))
+            await io.sleep(0.0 if self._hurries_for else pause)
 
     async def calm_rounds(self, io: SimIO) -> None:
         """Take each thing once more, whatever that takes."""
@@ -481,6 +497,9 @@ class User(Holder, ABC):
         """Acquire and use something; returns a hold that was dropped without a release."""
         dropped: weakref.ref[Handle] | None = None
         of = self.rng.choice(list(self.choices()))
+        if self._hurries_for in self.choices():
+            of = self._hurries_for
+        self._hurries_for = ""
         forgetful = self.rng.chance(FORGETFUL)
         what = self.object_for(of, alone=forgetful)  # which keeps its holds for as long as it lasts
         self._call = None
@@ -496,10 +515,11 @@ class User(Holder, ABC):
                     if self.process.curious and hold.reason is not None:
                         await hear_late(self.process, io, hold)
                     await self.be_stuck(io, hold, claim)
+                    if not (forgetful or claim.others):
+                        await self._write_late(io, hold, claim)
                 finally:
                     if forgetful:
-                        lasts = hold.kept.lock_delay
-                        self.judge.belongings.dropped(self.process, self.claimed(of), lasts=lasts)
+                        self.judge.belongings.dropped(self.process, self.claimed(of), lasts=claim.lock_delay)
                     else:
                         await self.give_back(io, hold, claim)
                     for one in claim.whole:
@@ -512,6 +532,13 @@ class User(Holder, ABC):
         finally:
             call_off()
         return dropped
+
+    async def _write_late(self, io: SimIO, hold: Grant, claim: Claim) -> None:
+        """Have another task write the value, perhaps, while this one releases and acquires again."""
+        if self.writes_late and self._late.chance(PUTS_LATE):
+            self._writes, self._hurries_for = hold.fence, claim.of
+            value = self._late.randbytes(4).hex().encode()
+            await put_late(self.process, io, hold, value, late=self._late.uniform(*LATE))
 
     def _timeout(self) -> float | None:
         kinds: Sequence[float | None] = (None, None, self.rng.uniform(0.0, 2.0), self.rng.uniform(0.0, 15.0))
@@ -619,13 +646,13 @@ class User(Holder, ABC):
         )
         claim.others = tuple(others)
         self.limit(hold, claim)
-        self.process.core.holds.on_lost(hold, partial(self._told, claim, hold.kept))
+        self.process.core.holds.on_lost(hold, partial(self._told, claim))
         return claim
 
-    def _told(self, claim: Claim, kept: KeptSession, reason: LossReason) -> None:
+    def _told(self, claim: Claim, reason: LossReason) -> None:
         self.judge.told(claim)
         for one in claim.whole if reason in OVERDUE else ():
-            self.judge.stuck(one, lock_delay=kept.lock_delay)
+            self.judge.stuck(one)
 
 
 def _nothing() -> None:

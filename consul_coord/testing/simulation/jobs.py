@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from consul_coord.events import SlotAhead
     from consul_coord.io import IO
-    from consul_coord.recipes.hold.grant import Grant
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.driver import SimIO
@@ -417,7 +416,7 @@ class JobUser(Holder):
         if self._at_most is not None:
             claim.limits[LossReason.MAX_HOLD] = hold.granted_at + self._at_most
         self._rules.check_turn(claim, turn, wish)
-        process.core.holds.on_lost(hold, partial(self._told, claim, hold))
+        process.core.holds.on_lost(hold, partial(self._told, claim))
         try:
             if calm:
                 await io.wait(hold.lost, deadline=io.now() + self.rng.uniform(0, CALM_HOLD))
@@ -436,10 +435,10 @@ class JobUser(Holder):
         finally:
             await self.give_back(io, hold, claim)
 
-    def _told(self, claim: Claim, hold: Grant, reason: LossReason) -> None:
+    def _told(self, claim: Claim, reason: LossReason) -> None:
         self.judge.told(claim)
         if reason in OVERDUE:
-            self.judge.stuck(claim, lock_delay=hold.kept.lock_delay)
+            self.judge.stuck(claim)
 
     async def _finish(self, io: SimIO, turn: recipe.Turn, *, at: float, failed: bool) -> None:
         async def finish(io: IO) -> None:

@@ -513,8 +513,9 @@ class Judge:
         """Take note of a hold that a user has got; ``session`` is the one meant, where it has several."""
         session = hold.session if session is None else session
         # Without a lock-delay nothing covers a holder but the TTL, which must not have ended the session yet.
-        covered = (self.cluster.lock_delay(session) if self.cluster.lives(session) else 0.0) or self.ttl
-        claim = Claim(process, hold, of=of, session=session, actor=actor, covered=covered)
+        delay = self.cluster.lock_delay(session) if self.cluster.lives(session) else 0.0
+        covered = delay or self.ttl
+        claim = Claim(process, hold, of=of, session=session, actor=actor, lock_delay=delay, covered=covered)
         before = self.rules[of].claim(hold.fence)
         claim.resumes = before is not None and before.exported and before.session == session
         self.note(process.name, f"holds {of} by {short(session)}, fence {hold.fence}")
@@ -562,9 +563,9 @@ class Judge:
             if one.gone_since is not None and one.gone_since < since:
                 self.convict("answers", f"{one} was verified, and was gone before that was asked")
 
-    def stuck(self, claim: Claim, *, lock_delay: float) -> None:
+    def stuck(self, claim: Claim) -> None:
         """Take note that a user learnt that it has held for too long."""
-        self.rules[claim.of].stuck(claim, lock_delay)
+        self.rules[claim.of].stuck(claim)
 
     def write(self, claim: Claim) -> None:
         """Write to the fenced resources under a hold."""

@@ -439,6 +439,7 @@ class Exchange:
         process = judge.process(self.link.who)
         if process is not None and self._agent is not None:
             judge.ways.heard(process, self._agent, self._request)
+            self._agent.has_answered(self.link)
         if process is not None:
             judge.promises.heard(
                 process, self._shape, self._sent_at, response, waited=bool(self._request.hold_open)

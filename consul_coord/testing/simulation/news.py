@@ -218,6 +218,7 @@ class News:
 
         It may lose it or hand it over then, perhaps as it did before.
         """
+        claim.taken_up = True
         for kind in ("acquired", "lost", "handed over"):
             self._seen.discard((process.name, kind, claim.of, claim.fence))
 

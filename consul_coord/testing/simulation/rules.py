@@ -245,18 +245,19 @@ class Rules(ABC):
             self.judge.convict("told", f"the loss of {claim} was reported twice")
         if claim.believed():
             self.judge.convict("told", f"the loss of {claim} was reported, and it is relied on")
-        if (hold := claim.reference()) is not None:
-            goes_on = claim.exported and hold.reason is LossReason.CLIENT_CLOSED
+        hold = claim.reference()
+        goes_on = claim.exported and hold is not None and hold.reason is LossReason.CLIENT_CLOSED
+        if hold is not None and not (goes_on and claim.taken_up):
             news = "handed over" if goes_on else "lost"
             self.judge.news.expect(claim.process, news, hold.key, hold.fence)
         claim.told = True
 
-    def stuck(self, claim: Claim, lock_delay: float) -> None:
+    def stuck(self, claim: Claim) -> None:
         """Keep in mind that a claim has lasted too long, if its owner is at work still."""
         if not claim.left and self.judge.bounded:
             since = self.judge.now if claim.found_lost is None else claim.found_lost
             # By the fastest of clocks, and a moment for the news.
-            self._stuck[claim] = since + lock_delay / (1 + self.judge.skew) - TOLD_WITHIN
+            self._stuck[claim] = since + claim.lock_delay / (1 + self.judge.skew) - TOLD_WITHIN
             self.judge.see("stuck")
 
     def is_stuck(self, process: Process) -> bool:

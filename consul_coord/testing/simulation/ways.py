@@ -32,6 +32,8 @@ class SimAgent:
         self.stray = stray
         self.gone = False
         self.silent = False
+        self.between: Callable[[], object] | None = None
+        """The act that is due once it has answered a process that waits for another answer."""
         self.exchanges: dict[Exchange, None] = {}
         """Those that somebody waits for."""
         self._kept: list[Callable[[], object]] = []
@@ -48,6 +50,13 @@ class SimAgent:
         else:
             action()
 
+    def has_answered(self, link: Link) -> None:
+        """Do what is to be done between two answers, if this process waits for another one."""
+        waits = any(one.link is link and not one.is_query for one in self.exchanges)
+        if self.between is not None and waits:
+            act, self.between = self.between, None
+            act()
+
     def die(self) -> None:
         """Be gone."""
         self.gone = True
@@ -61,6 +70,7 @@ class SimAgent:
     def come_back(self) -> None:
         """Serve again, and carry out what was taken meanwhile."""
         self.gone = self.silent = False
+        self.between = None
         kept, self._kept = self._kept, []
         for action in kept:
             action()

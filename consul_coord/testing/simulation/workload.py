@@ -116,6 +116,7 @@ def _sides_with(name: str, value: bytes) -> tuple[rwlock.RwSide, rwlock.RwSide]:
 class LockUser(User):
     """A user of locks."""
 
+    writes_late = True
     _taken: Callable[[], lock.LockObject | None]
     """The lock that was acquired last. It is not kept here, because it keeps its hold."""
 

@@ -139,6 +139,10 @@ def _keeping(plan: Plan) -> Plan:
     if not plan.keys or plan.calm or not Dice(seed, "keeping").chance(KEEPING_SHARE):
         return plan
     plan = replace(plan, keeping=True)
+    if not _is_strict(plan) and Dice(seed, "kept and stuck").chance(STUCK_KEEPERS_SHARE):
+        # Long enough for a lock-delay to be over. What should end with it is seen where all is answered.
+        plan = replace(plan, stuck=STUCK, chaos_seconds=plan.chaos_seconds + STUCK_KEEPERS_FOR)
+        return replace(plan, fates={}, hot=frozenset(), chaos={"destroy session": 6.0, "old leader": 6.0})
     silent = plan.agents == 1 and not plan.gentle and Dice(seed, "silence").chance(SILENCE_SHARE)
     if plan.fates and plan.chaos and silent:
         plan = replace(plan, chaos={**plan.chaos, "cut": 3.0}, spec=replace(plan.spec, ttl=8.0))
@@ -822,6 +826,9 @@ PERMITS_SHARE = 0.25
 """The part of the runs with semaphores in which some take several slots at once."""
 KEEPING_SHARE = 0.2
 """The part of the runs with locks in which users keep sessions of their own."""
+STUCK_KEEPERS_SHARE, STUCK_KEEPERS_FOR = 0.3, 20.0
+"""The part of the runs with such users in which holders get stuck and little else goes wrong, and by how many
+seconds these are longer."""
 TAKES = frozenset({"barge", "join", "take", "several"})
 UNHEARD_SHARE = 0.4
 """The requests that lock a key, and the part of the runs with such users in which many get no answer."""

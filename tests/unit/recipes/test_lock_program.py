@@ -181,6 +181,18 @@ def test_nothing_is_waited_for_beyond_the_timeout_when_nothing_is_answered() -> 
     assert io.sent_at[-1] == 1000.0 + 0.5
 
 
+@pytest.mark.usefixtures("more_than_asked")
+@pytest.mark.parametrize("timeout", [0.25, 1.0, 3.1])
+def test_no_pause_between_failures_goes_beyond_the_timeout(timeout: float) -> None:
+    io = FakeIO(random=0.99)
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    for _ in range(20):
+        io.expect("PUT", "/v1/session/create", refusal(429))
+    with pytest.raises(AcquireTimeout, match="429"):
+        io.run(recipe.acquire(io, core, LockObject(LockPlan(keys=("k",), value=b"")), timeout=timeout))
+    assert io.now() == pytest.approx(1000.0 + timeout)
+
+
 def test_a_loss_that_another_thread_is_still_announcing_is_in_the_way_of_no_acquire() -> None:
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
