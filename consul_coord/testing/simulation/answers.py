@@ -56,6 +56,8 @@ BEFORE = 1.0
 """Seconds for which a failure can be felt after it."""
 RECOVERS_IN = 0.5
 """The part of a lease within which a renewal is answered again, once no request fails any more."""
+RETRIED_IN, ANSWERED_IN = 0.05, 1.0
+"""The longest pause of a renewal that fails, as a part of the lease, and seconds for its answer."""
 CLEANING = 0.2
 """Seconds that a call may take to give up, once its time is over."""
 EARLY = 0.06
@@ -195,6 +197,11 @@ class Answers:
         longest = max(map(judge.promises.horizon, claims), default=math.inf)
         if not self.excused(process, since=judge.now - RECOVERS_IN * longest * judge.stretch):
             judge.convict("cause", f"{claim} expired, and nothing has gone wrong lately")
+        served_for = judge.now - max(judge.promises.contact(process.name).served_from, process.awake_since)
+        is_whole = self._serves and process.able and not process.core.closing.is_set()
+        if is_whole and served_for > (RETRIED_IN * longest + ANSWERED_IN) * judge.stretch:
+            text = f"{claim} expired, and requests were served for {served_for:.2f} s"
+            judge.convict("cause", text)
 
     # -- calls
 

@@ -8,6 +8,7 @@ Rules
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -147,8 +148,8 @@ class Chaos:
         if seconds is not None:
             self._world.scheduler.after(seconds, lambda: judge.record(who, "healed", detail=what))
 
-    def _trouble(self, who: str | None = None, *, lasts: float) -> None:
-        self._world.judge.promises.trouble(who, lasts=lasts)
+    def _trouble(self, who: str | None = None, *, lasts: float, over_in: float = math.inf) -> None:
+        self._world.judge.promises.trouble(who, lasts=lasts, over_in=over_in)
 
     _kind = ""
     """The faults under way."""
@@ -313,7 +314,7 @@ class Chaos:
         seconds = self._later(least, most, cluster.start)
         self._note("restarts", seconds=seconds)
         # Pauses have grown meanwhile, to twice that time at most, and the last one may just have begun.
-        self._trouble(lasts=seconds + min(2 * seconds, LONGEST_PAUSE))
+        self._trouble(lasts=seconds + min(2 * seconds, LONGEST_PAUSE), over_in=seconds)
         cluster.stop()
         if self._world.network.room is not None:
             self._world.network.room.break_all()

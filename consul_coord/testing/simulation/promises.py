@@ -144,19 +144,23 @@ class Contact:
     failures: list[float] = field(default_factory=list[float])
     answered_from: float = 0.0
     """From when on a request, except a blocking query, is answered or has failed."""
+    served_from: float = 0.0
+    """From when on requests are served again, whatever pauses their senders make."""
     in_a_row: int = 10
     """So many failures in a row make a pause grow, at most."""
     blind: bool = False
     """Whether it may look no more after what it holds: it was refused once."""
 
-    def fail(self, now: float, *, lasts: float, fails_within: float) -> None:
+    def fail(self, now: float, *, lasts: float, fails_within: float, over_in: float) -> None:
         """Take note of something that went wrong, and can be felt for so many seconds.
 
-        ``fails_within`` so many, a request has failed that gets no answer.
+        ``fails_within`` so many, a request has failed that gets no answer. ``over_in`` so many, requests are
+        served again.
         """
         self.failures = [*(one for one in self.failures if one > now - MEMORY), now]
         self.troubled_until = max(self.troubled_until, now + lasts)
         self.answered_from = max(self.answered_from, now + fails_within)
+        self.served_from = max(self.served_from, now + over_in)
 
     def patience(self) -> float:
         """Return the seconds for which a loss may go unnoticed, besides those that it takes to notice."""
@@ -485,14 +489,19 @@ class Promises:
         """Take note that a request went wrong; nothing tells its sender so if it is ``silent``."""
         lasts = UNANSWERED if silent else 7.0 if slow else 0.0
         fails_within = self._timeout if silent else lasts
-        self.contact(who).fail(self._judge.now, lasts=lasts, fails_within=fails_within)
+        contact = self.contact(who)
+        contact.fail(self._judge.now, lasts=lasts, fails_within=fails_within, over_in=fails_within)
 
-    def trouble(self, who: str | None, *, lasts: float) -> None:
-        """Take note of trouble of one process or, without a name, of all, which goes on for some seconds."""
+    def trouble(self, who: str | None, *, lasts: float, over_in: float = math.inf) -> None:
+        """Take note of trouble of one process or, without a name, of all, which goes on for some seconds.
+
+        Requests are served again when it is over, or before that, and their senders may still rest.
+        """
+        over_in = min(lasts, over_in)
         if who is None:
             self._all_troubled_until = max(self._all_troubled_until, self._judge.now + lasts)
         for name in [who] if who is not None else self._judge.names():
-            self.contact(name).fail(self._judge.now, lasts=lasts, fails_within=lasts)
+            self.contact(name).fail(self._judge.now, lasts=lasts, fails_within=lasts, over_in=over_in)
 
     def refuse(self, *, lasts: float) -> None:
         """Take note that clients are refused something for so long; they may watch no hold after that."""

@@ -3,8 +3,8 @@
 Rules
 - A session that a client keeps is renewed when two fifths of its horizon have passed, and with some jitter:
   clients that began together do not stay in step.
-- A renewal that fails, or gets no answer, leaves time for others: the next one is sent within a third of the
-  horizon.
+- A renewal that gets no answer leaves time for others: the next one is sent within a third of the horizon. The
+  pause after one that fails is a twentieth of it at most.
 - A client tries again after pauses that grow.
 - Each renewal that succeeds is an event, as long as its session is kept. ``Jeopardy`` and ``Renewed`` say
   whether the one before has failed, too. Before a hold expires, at least one has.
@@ -51,6 +51,8 @@ COINCIDENCE = 1e-9
 """Renewals that look alike prove something if chance alone brings them in fewer than so many cases."""
 NEXT_TRY = 0.34
 """The part of a horizon within which the next try follows."""
+RETRIED = 0.05
+"""The part of a horizon for which a client rests after a renewal that has failed."""
 TRIED = 10.0
 MOST_FAILED = 60
 """Tries of one thing in so many seconds, all of which failed. A lease has time for half as many."""
@@ -84,6 +86,8 @@ class Kept:
     """When the last one was sent."""
     heard: float
     """When the last answer came."""
+    failed: float = -math.inf
+    """When one has failed last."""
     by: int = 0
     """Which of the process's sessions has asked for the last renewal."""
     untold: bool = False
@@ -173,6 +177,8 @@ class SessionRules:
         due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.tried + NEXT_TRY * kept.horizon)
         if kept.tried == kept.confirmed:
             due = kept.confirmed + DUE_AT_LAST * kept.horizon
+        elif kept.failed >= kept.tried:
+            due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.failed + RETRIED * kept.horizon)
         if now > max(due, kept.heard) + MOMENT:
             text = f"{process.name} renews {short(session)} {now - due:.3f} s late, of {kept.horizon:g} s"
             self._judge.convict("renewals", text)
@@ -211,6 +217,8 @@ class SessionRules:
 
     def failed(self, process: Process, shape: Shape) -> None:
         """Judge how often a process tries what fails."""
+        if shape.name == "renew" and (kept := self._kept.get((process.name, shape.about))) is not None:
+            kept.failed = process.clock.now()
         times = self._failed.setdefault((process.name, str(shape)), deque())
         times.append(self._judge.now)
         while times[0] < self._judge.now - TRIED:
