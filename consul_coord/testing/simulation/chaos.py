@@ -553,10 +553,22 @@ class Chaos:
         return self._rng.choice(contenders) if contenders else None
 
     def _overwrite_contender(self) -> None:
-        if (entry := self._slot()) is not None:
+        if self._rwlocks:
+            self._overwrite_place()
+        elif (entry := self._slot()) is not None:
             self._note(f"operator writes {entry.key}")
             self._world.judge.pools[entry.key.rpartition("/")[0]].was_written(entry.session)
             self._world.cluster.overwrite(entry.key, b"a note")
+
+    def _overwrite_place(self) -> None:
+        """Write a contender of a read-write lock."""
+        directory = self._rng.choice(list(self._rwlocks))
+        contenders = [one for one in self._world.cluster.under(directory) if one.session]
+        if contenders:
+            entry = self._rng.choice(contenders)
+            self._note(f"operator writes {entry.key}")
+            self._world.judge.rules[self._rwlocks[directory]].overwritten()
+            self._world.cluster.overwrite(entry.key, entry.value + b", noted")  # it begins with the mode
 
     def _release_contender(self) -> None:
         if (entry := self._slot()) is not None:

@@ -26,7 +26,7 @@ from consul_coord.errors import (
 )
 from consul_coord.http.failures import retryable
 from consul_coord.models import LossReason
-from consul_coord.models.session import DEFAULT_LOCK_DELAY
+from consul_coord.models.session import COORDINATION_NODE, DEFAULT_LOCK_DELAY
 from consul_coord.recipes.client import close_session
 from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.session import handling
@@ -52,6 +52,8 @@ BESIDE = 0.001
 """Seconds after the beginning of a release within which that task begins."""
 CLOSES_BESIDE = 0.5
 """So often another task closes the session while a hold is released."""
+MOVES = 0.3
+"""So often whoever resumes a session has all others on a coordination node: this one stays where it is."""
 TAKES_OVER = 0.7
 """So often a user takes over a session that waits for one."""
 
@@ -78,6 +80,7 @@ class Export:
 class KeepingUser(LockUser):
     """A user of locks with sessions of its own."""
 
+    writes_late = False  # a hold that is handed over is written, too
     says_once = False  # it looks in between whether its session has the key
     exports: list[Export]
     """Those that wait for a user, of all processes."""
@@ -159,13 +162,16 @@ class KeepingUser(LockUser):
     async def _open(self, io: SimIO, export: Export | None) -> bool:
         """Open a session, or resume one; returns whether that could be done."""
         core, text = self.process.core, None if export is None else export.text
+        spec = core.sessions.spec
+        if export is not None and spec.lock_delay and not spec.node_checks and self._outside.chance(MOVES):
+            spec = replace(spec, node=COORDINATION_NODE, register_node=True)
         call, left = self.judge.promises.called(self.process, "opens a session", core.timeout), export
         if export is not None:
             self.judge.sessions.handed_over.discard(export.claim.session)
             self.judge.news.resumes(self.process, export.claim)
         try:
             self._kept = await self.process.call(
-                io.task, lambda io: handling.open_session(io, core.sessions, core.sessions.spec, resume=text)
+                io.task, lambda io: handling.open_session(io, core.sessions, spec, resume=text)
             )
             left = None
         except SessionNotFound:

@@ -34,6 +34,7 @@ from consul_coord.testing.simulation.trace import short
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from consul_coord.server.records import Entry
     from consul_coord.testing.simulation.claims import Claim
     from consul_coord.testing.simulation.cluster import Cluster
     from consul_coord.testing.simulation.judge import Judge
@@ -332,6 +333,16 @@ class KeyRules(Rules):
         yields = place == _SECOND and any(queue[:1] == (session,) and heirs & set(queue) for queue in recent)
         return yields or any(queue[place - 1 : place] == (session,) for queue in recent)
 
+    def _check_term(self, entry: Entry | None) -> None:
+        """Judge the note of the present leader's term, which is read instead of the key's own index."""
+        note = self.cluster.entry(notes.term_key(self.name))
+        session, _, term = ("", "", "") if note is None else note.value.decode().partition(" ")
+        if entry is not None and session == entry.session and term.isdecimal() and self.judge.shows_terms:
+            given = self._given[-1][0] if self._given else 0
+            if int(term) < given:
+                text = f"the note of {self.name} names term {term}, and {short(session)} got it at {given}"
+                self.judge.convict("sight", text)
+
     def check_queue(self) -> None:
         """See who queues, after something was written."""
         now, held = self.judge.now, bool(self.cluster.holder(self.name))
@@ -349,6 +360,7 @@ class KeyRules(Rules):
             self._vacant = [self._vacant[-1], (now, math.inf)]
         note = self.cluster.entry(notes.heir_key(self.name))
         heir = (note.modify_index, note.value.decode()) if note is not None else (0, "")
+        self._check_term(entry)
         before, self._queue = self._queue, self._live()
         if heir != self._heir:
             self._check_naming(heir)

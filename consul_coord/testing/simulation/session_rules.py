@@ -3,8 +3,8 @@
 Rules
 - A session that a client keeps is renewed when two fifths of its horizon have passed, and with some jitter:
   clients that began together do not stay in step.
-- A renewal that gets no answer leaves time for others: the next one is sent within a third of the horizon. The
-  pause after one that fails is a twentieth of it at most.
+- A renewal that gets no answer leaves time for others: the next one is sent within a third of the horizon.
+  The pause after one that fails is a twentieth of it at most.
 - A client tries again after pauses that grow.
 - Each renewal that succeeds is an event, as long as its session is kept. ``Jeopardy`` and ``Renewed`` say
   whether the one before has failed, too. Before a hold expires, at least one has.
@@ -88,6 +88,8 @@ class Kept:
     """When the last answer came."""
     failed: float = -math.inf
     """When one has failed last."""
+    waits_until: float = -math.inf
+    """Until when one that got no answer may be waited for, while others were sent."""
     by: int = 0
     """Which of the process's sessions has asked for the last renewal."""
     untold: bool = False
@@ -165,6 +167,8 @@ class SessionRules:
                 self._tell(process, f"{short(shape.about)} was renewed, and there was no event")
             if self._direct and not self._is_held_up(process, since=process.clock.true(kept.tried)):
                 self._check_renewal(process, shape.about, kept, now)
+            if max(kept.failed, kept.heard) < kept.tried:
+                kept.waits_until = kept.tried + NEXT_TRY * kept.horizon
             kept.tried, kept.by = now, id(process.core.sessions.get(shape.about))
         elif shape.name == "destroy":
             if shape.about in self.handed_over:
@@ -179,6 +183,7 @@ class SessionRules:
             due = kept.confirmed + DUE_AT_LAST * kept.horizon
         elif kept.failed >= kept.tried:
             due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.failed + RETRIED * kept.horizon)
+            due = max(due, kept.waits_until)
         if now > max(due, kept.heard) + MOMENT:
             text = f"{process.name} renews {short(session)} {now - due:.3f} s late, of {kept.horizon:g} s"
             self._judge.convict("renewals", text)

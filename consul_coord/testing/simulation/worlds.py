@@ -126,6 +126,7 @@ def draw(seed: int) -> Plan:
     may_be = plan.several and plan.chaos and plan.agents == 1 and not plan.calm
     if may_be and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
+    plan = _with_late_notes(plan)
     plan = _refused(_threaded(_still(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))))))
     plan = _alone(plan)
     if ("old leader" in plan.chaos or plan.strike) and Dice(seed, "of two leaders").chance(OF_TWO_SHARE):
@@ -151,6 +152,21 @@ def _keeping(plan: Plan) -> Plan:
         fates = {**plan.fates, "reply lost": 0.003, "late": 0.003}
         plan = replace(plan, fates=fates, hot=TAKES, hot_probability=0.3, latest=8.0)
     return plan
+
+
+def _with_late_notes(plan: Plan) -> Plan:
+    """Let what leaders tell come late, in a part of the runs with elections: amid a later leadership."""
+    if not plan.elections or _is_strict(plan) or not Dice(plan.seed, "late notes").chance(LATE_NOTES_SHARE):
+        return plan
+    return replace(
+        plan,
+        processes=2,  # so that who has resigned is elected again soon
+        fates=dict.fromkeys(("late", "late and cut off"), 0.0),
+        hot=NOTES,
+        hot_probability=0.6,
+        latest=8.0,
+        chaos_seconds=2 * plan.chaos_seconds,
+    )
 
 
 def _still(plan: Plan) -> Plan:
@@ -558,6 +574,12 @@ def draw_with_crowds(seed: int) -> Plan:
 def draw_with_rwlocks(seed: int) -> Plan:
     """Return a run with a read-write lock, and nothing else."""
     plan = _mixed(seed, Dice(seed, "plan"))
+    overwritten = Dice(seed, "rw overwritten")
+    acts = {"overwrite contender": 2.0} if overwritten.chance(OVERWRITTEN_SHARE) else {}
+    if acts and overwritten.chance(0.5):
+        # A contender that somebody has written is deleted as it is, which may fail.
+        fates = dict.fromkeys(("request lost", "request cut off", "no leader"), 0.0)
+        plan = replace(plan, fates=fates, hot=frozenset({"delete"}), hot_probability=0.5)
     return replace(
         plan,
         rwlocks=("jobs/rw",),
@@ -568,7 +590,10 @@ def draw_with_rwlocks(seed: int) -> Plan:
         elections=(),
         foreign=0,
         users=max(2, plan.users),
-        chaos={name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+        chaos={
+            **{name: mean for name, mean in plan.chaos.items() if name not in _OF_SLOTS},
+            **acts,
+        },
     )
 
 
@@ -840,6 +865,9 @@ ENDINGS_SHARE = 0.08
 REFUSED_SHARE = 0.12
 REFUSED_FOR = 25.0
 """The part of the runs with candidates or members in which permissions are missing, for so many seconds."""
+NOTES = frozenset({"note", "name-heir", "other"})
+LATE_NOTES_SHARE = 0.15
+"""The requests by which leaders tell something, and the part of the runs with elections with late ones."""
 BEHIND_SHARE = 0.3
 """The part of the other runs with any faults in which an old leader answers now and then."""
 OF_TWO_SHARE = 0.5

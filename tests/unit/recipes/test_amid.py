@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consul_coord.errors import AcquireTimeout
+from consul_coord.errors import AcquireCancelled, AcquireTimeout
 from consul_coord.events import Waiting
 from consul_coord.io import Signal
 from consul_coord.models import LOCK_FLAGS, KVPair, SessionSpec
@@ -17,7 +17,7 @@ from consul_coord.recipes.cleanup import reaper
 from consul_coord.recipes.cleanup.tasks import RemoveKey
 from consul_coord.recipes.client import ClientState
 from consul_coord.recipes.contend.tickets import Ticket
-from consul_coord.recipes.election import candidacy, following
+from consul_coord.recipes.election import asking, candidacy, following
 from consul_coord.recipes.group import membership
 from consul_coord.recipes.hold import grant, holds
 from consul_coord.recipes.lock import attempt
@@ -87,6 +87,19 @@ def test_a_candidate_that_is_kept_aside(*, healthy: bool, aside: float) -> None:
         candidate._healthy = healthy
         candidate.stand_aside(aside)
         stopped_at(line, io, candidate.run(io), candidate.stop)
+
+
+def test_who_waits_for_the_leadership() -> None:
+    for line in each_line(asking):
+        io = FakeIO()
+        candidate = Scripted(io)
+        program = asking.wait_for_leadership(io, candidate, timeout=None)
+
+        async def wait(program: Coroutine[Any, Any, object] = program) -> None:
+            with suppress(AcquireCancelled):
+                await program
+
+        stopped_at(line, io, wait(), candidate.stop)
 
 
 def test_a_follower_of_the_leader() -> None:
