@@ -134,6 +134,8 @@ class Answers:
         self._behind = OLD_FOR if plan.has_old_leader else 0.0
         """Seconds by which a reading may be out of date."""
         self._twice = "twice" in plan.fates
+        # Each try for a place that a dead client has left looks at the queue first.
+        self._first_tries = FIRST_TRIES * (1 + bool(plan.rwlocks))
         self._late = plan.agents > 1 or any("late" in fate for fate in plan.fates)
         """Whether a request may be applied long after it was sent."""
 
@@ -423,7 +425,7 @@ class Answers:
         """Likewise, of a call that may have waited while others wrote, and what it has got, if anything."""
         writes = self._judge.cluster.state.store.raft_index - start.written
         took = start.process.host.now() - start.began
-        waited = FIRST_TRIES + 5 * took if took > AT_ONCE else 0
+        waited = self._first_tries + 5 * took if took > AT_ONCE else 0
         most = start.most + 2 * max(0, writes - OWN) + GIVES_UP * (not got) + waited
         self.paid(start.process, start.what, sent=start.task.sent - start.sent, most=most, since=start.since)
 

@@ -311,7 +311,7 @@ class Judge:
             return
         if reply.status == _OK:
             if shape.name == "join" and "/.wait/" in shape.about:
-                self._joined(who, shape)
+                self._joined(who, shape, heard=fate not in _UNHEARD | _LATE)
             if shape.name == "destroy":
                 self.belongings.destroyed(shape.about)
             if shape.name == "guarded":
@@ -323,10 +323,10 @@ class Judge:
         if reply.status != _OK or fate != "served" or shape.name in {"adopt", "join"}:
             self._count_reply(shape, fate, reply)
 
-    def _joined(self, who: str, shape: Shape) -> None:
+    def _joined(self, who: str, shape: Shape, *, heard: bool) -> None:
         rules = self.keys.get(shape.about.partition("/.wait/")[0])
         if rules is not None:
-            rules.joined(who, shape.session)
+            rules.joined(who, shape.session, heard=heard)
 
     def _count_reply(self, shape: Shape, fate: str, reply: Reply) -> None:
         applied = reply.status == _OK

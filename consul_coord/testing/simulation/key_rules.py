@@ -213,12 +213,14 @@ class KeyRules(Rules):
             and self.judge.now < self._named_since + HONOURED * _YOUNG / (1 + self.judge.skew)
         )
 
-    def joined(self, who: str, session: str) -> None:
-        """Judge a client that queues."""
+    def joined(self, who: str, session: str, *, heard: bool) -> None:
+        """Judge a client that queues. If it has not ``heard`` so, it does not know yet who else does."""
         # One that found no key a moment ago joins without reading it once more.
         read = self.judge.now > self._made_at + _SINCE_ITS_LOOK
         is_held = read and self.cluster.holder(self.name) not in {"", session}
-        if is_held or any(one != session for one in self._live()):
+        if not heard:
+            pass
+        elif is_held or any(one != session for one in self._live()):
             self._crowded[who], self._joined[session] = self.judge.now, who
         else:
             self._crowded.pop(who, None)

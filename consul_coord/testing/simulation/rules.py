@@ -254,10 +254,11 @@ class Rules(ABC):
 
     def stuck(self, claim: Claim) -> None:
         """Keep in mind that a claim has lasted too long, if its owner is at work still."""
-        if not claim.left and self.judge.bounded:
+        if not claim.left:
             since = self.judge.now if claim.found_lost is None else claim.found_lost
-            # By the fastest of clocks, and a moment for the news.
-            self._stuck[claim] = since + claim.lock_delay / (1 + self.judge.skew) - TOLD_WITHIN
+            # By the fastest of clocks, and a moment for the news; nothing is promised beyond their bound.
+            rate = 1 + self.judge.skew if self.judge.bounded else 1 - self.judge.skew
+            self._stuck[claim] = since + claim.lock_delay / rate - TOLD_WITHIN
             self.judge.see("stuck")
 
     def is_stuck(self, process: Process) -> bool:
@@ -269,7 +270,7 @@ class Rules(ABC):
             gone = claim.left or claim.process.crashed or not self.cluster.lives(claim.session)
             if gone or self.judge.now > until or not self.counts(claim):
                 del self._stuck[claim]
-            elif not self.stands(claim):
+            elif not self.stands(claim) and self.judge.bounded:
                 left = until - self.judge.now
                 self.judge.convict(
                     "stuck", f"{claim} was given away {left:.3f} s early, with its user at work"

@@ -126,7 +126,7 @@ def draw(seed: int) -> Plan:
     may_be = plan.several and plan.chaos and plan.agents == 1 and not plan.calm
     if may_be and Dice(seed, "overwritten").chance(OVERWRITTEN_SHARE):
         plan = replace(plan, chaos={"overwrite": 2.0, **plan.chaos})
-    plan = _with_late_notes(plan)
+    plan = _with_late_beginnings(_with_late_notes(plan))
     plan = _refused(_threaded(_still(_amid(_with_hiccups(_behind(_unanswered_endings(_with_acts(plan))))))))
     plan = _alone(plan)
     if ("old leader" in plan.chaos or plan.strike) and Dice(seed, "of two leaders").chance(OF_TWO_SHARE):
@@ -152,6 +152,23 @@ def _keeping(plan: Plan) -> Plan:
         fates = {**plan.fates, "reply lost": 0.003, "late": 0.003}
         plan = replace(plan, fates=fates, hot=TAKES, hot_probability=0.3, latest=8.0)
     return plan
+
+
+def _with_late_beginnings(plan: Plan) -> Plan:
+    """Let what takes something come late, in a part of the runs: its call may have got that otherwise."""
+    rng = Dice(plan.seed, "beginnings")
+    is_fit = plan.keys or plan.pools or plan.rwlocks
+    if not is_fit or _is_strict(plan) or not rng.chance(BEGINNINGS_SHARE):
+        return plan
+    return replace(
+        plan,
+        fates=dict.fromkeys(("late", "late and cut off"), 0.0),
+        hot=BEGINNINGS,
+        hot_probability=rng.uniform(0.2, 0.5),
+        latest=8.0,
+        chaos={"release key": 4.0} if rng.chance(0.3) else {},
+        chaos_seconds=15.0 + plan.chaos_seconds,
+    )
 
 
 def _with_late_notes(plan: Plan) -> Plan:
@@ -859,6 +876,9 @@ UNHEARD_SHARE = 0.4
 """The requests that lock a key, and the part of the runs with such users in which many get no answer."""
 SILENCE_SHARE = 0.5
 """The part of the runs with such users and faults of all kinds in which links are often cut for long."""
+BEGINNINGS = frozenset({*TAKES, "locking", "slot-take", "slot-take-at-once", "adopt"})
+BEGINNINGS_SHARE = 0.08
+"""The requests that take something, and the part of the runs with locks or slots in which many come late."""
 ENDINGS = frozenset({"withdraw", "slot-withdraw", "slot-leave", "unlock", "delete", "destroy"})
 ENDINGS_SHARE = 0.08
 """The requests that give something back, and the part of the runs in which most of these get no answer."""
