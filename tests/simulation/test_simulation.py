@@ -16,7 +16,15 @@ from consul_coord.testing.history import timeline
 from consul_coord.testing.simulation import Counts
 from consul_coord.testing.simulation.slot_rules import Standing
 from consul_coord.testing.simulation.world import LEAST_EVENTS
-from consul_coord.testing.simulation.worlds import OTHERS, OTHERS_SHARE, SHARES, draw, draw_mixed
+from consul_coord.testing.simulation.worlds import (
+    MORE_SCENES_SHARE,
+    OTHERS,
+    OTHERS_SHARE,
+    SHARES,
+    draw,
+    draw_mixed,
+    draw_scene,
+)
 from proof.judge import check
 from tests.simulation.mutations import MUTATIONS
 
@@ -64,12 +72,12 @@ def _comes_of(plan: Plan) -> bool:
 
 @pytest.mark.slow
 def test_seeds_are_of_all_worlds_by_their_shares() -> None:
-    drawn = Counter(
-        world for seed in range(800) for world in (*SHARES, *dict.fromkeys(OTHERS)) if _comes_of(world(seed))
-    )
-    assert set(drawn) == {*SHARES, *OTHERS}
+    worlds = *SHARES, *dict.fromkeys(OTHERS), draw_scene
+    drawn = Counter(world for seed in range(800) for world in worlds if _comes_of(world(seed)))
+    assert set(drawn) == set(worlds)
     assert OTHERS_SHARE / 2 < sum(drawn[world] for world in set(OTHERS)) / 800 < 2 * OTHERS_SHARE
-    assert all(10 * share < drawn[world] < 40 * share for world, share in SHARES.items())
+    assert MORE_SCENES_SHARE / 2 < drawn[draw_scene] / 800 < 2 * MORE_SCENES_SHARE
+    assert all(8 * share < drawn[world] < 40 * share for world, share in SHARES.items())
 
 
 @pytest.mark.slow

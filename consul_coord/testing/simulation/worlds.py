@@ -104,8 +104,12 @@ def draw(seed: int) -> Plan:
     """Return what a seed stands for: a run of one of all worlds."""
     rng = Dice(seed, "calls and crowds")
     plan = (rng.choice(OTHERS) if rng.chance(OTHERS_SHARE) else Dice(seed, "world").choice(_DRAWN))(seed)
-    if Dice(seed, "patience").chance(PATIENT_SHARE):
-        plan = draw_patient(seed)
+    for name, draw_it, share in (
+        ("scenes", draw_scene, MORE_SCENES_SHARE),
+        ("patience", draw_patient, PATIENT_SHARE),
+    ):
+        if Dice(seed, name).chance(share):
+            plan = draw_it(seed)
     if (plan.rwlocks or plan.sharing is not None) and not _is_strict(plan):
         plan = _with_more_chaos(plan)
     # A crowd opens and closes more connections at once than are enough for others; threads share none.
@@ -340,13 +344,22 @@ def draw_mixed(seed: int) -> Plan:
     rng = Dice(seed, "plan")
     plan = _mixed(seed, rng)
     if rng.chance(SCENES_SHARE):
-        plan = replace(plan, **rng.choice(SCENES)(rng, plan))
-        if plan.office == "heirs" and Dice(seed, "late namings").chance(LATE_NAMINGS):
-            slow: dict[str, Any] = {"fates": {"slow": 0.0}, "hot": frozenset({"name-heir"})}
-            plan = replace(plan, **slow, hot_probability=0.5)
+        plan = _in_a_scene(plan, rng)
     elif Dice(seed, "stuck").chance(STUCK_SHARE):
         plan = replace(plan, stuck=STUCK)
     return _with_jobs(_with_more_chaos(plan), Dice(seed, "jobs"))
+
+
+def draw_scene(seed: int) -> Plan:
+    """Return a run in which one thing goes wrong, so that what is promised then can be judged."""
+    return _in_a_scene(_mixed(seed, Dice(seed, "plan")), Dice(seed, "scene"))
+
+
+def _in_a_scene(plan: Plan, rng: Dice) -> Plan:
+    plan = replace(plan, **rng.choice(SCENES)(rng, plan))
+    if plan.office == "heirs" and Dice(plan.seed, "late namings").chance(LATE_NAMINGS):
+        plan = replace(plan, fates={"slow": 0.0}, hot=frozenset({"name-heir"}), hot_probability=0.5)
+    return plan
 
 
 def _with_more_chaos(plan: Plan) -> Plan:
@@ -1015,6 +1028,8 @@ SHARES = {
 }
 """How many of 40 seeds, on average, are drawn from which world, of those that are from none of the others."""
 _DRAWN = tuple(world for world, share in SHARES.items() for _ in range(share))
+MORE_SCENES_SHARE = 0.08
+"""The part of all seeds that stands for a scene, besides those of mixed runs."""
 PATIENT_SHARE = 0.04
 """The part of all seeds that stands for a run in which one thing is kept for long."""
 PATIENT_OTHERS = 0.4
