@@ -573,7 +573,9 @@ class Chaos:
     def _release_contender(self) -> None:
         if (entry := self._slot()) is not None:
             self._note(f"operator releases {entry.key}")
-            self._world.judge.rules[entry.key.rpartition("/")[0]].forced(entry.session)
+            rules = self._world.judge.pools[entry.key.rpartition("/")[0]]
+            rules.forced(entry.session)
+            rules.was_written(entry.session)
             self._world.cluster.release(entry.key)
 
     def _delete_record(self) -> None:

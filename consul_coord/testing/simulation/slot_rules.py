@@ -160,7 +160,7 @@ class SlotRules(Rules):
         self._most = max(self._most, self.standing().limit)
 
     def was_written(self, session: str) -> None:
-        """Take note that an operator has written to a contender: it is no waiter's until it joins again."""
+        """Take note that an operator has written to a contender, or released it: it may be passed."""
         self._written.add(session)
 
     def _waited(self, standing: Standing) -> list[str]:
