@@ -116,8 +116,9 @@ class Agent:
         return now < self.left_at + REST
 
     def leave(self, now: float) -> None:
-        """Take note that it does not serve."""
-        self.left_at, self.checked_at, self.asked_at = now, -math.inf, math.inf
+        """Take note that it does not serve. Requests that wait there go on elsewhere at the next look."""
+        self.left_at, self.checked_at = now, -math.inf
+        self.asked_at = -math.inf if self.waiting else math.inf
 
     def hear(self, now: float) -> None:
         """Take note that it has answered something. Requests under way count as sent now."""
@@ -241,6 +242,7 @@ class Agents:
         try:
             reply = await way.exchange(agent, request, timeout=deadline - began)
         except TransportError as error:
+            agent.waiting.pop(this, None)
             now = way.now()
             patient = now - began >= SILENCE and agent.heard_at < began
             if patient or not isinstance(error, RequestTimeout):
@@ -273,25 +275,30 @@ class Agents:
     async def look_for_life(self, way: Way) -> None:
         """Leave an agent that is silent, so that all that is under way there goes on elsewhere.
 
-        It may have been checked just now, and not be the one that serves yet. Called every ``LOOK`` seconds
-        where there is another agent.
+        It may have been checked just now, and not be the one that serves yet. A request may have left it
+        already, while others wait there. Called every ``LOOK`` seconds where there is another agent.
         """
         agent, now = min(self._known_agents, key=lambda one: one.asked_at), way.now()
         if now < agent.asked_at + SILENT_AFTER:
             return
         asked = replace(status.leader().request, urgent=True, keep=0.0)
-        try:
-            await way.exchange(agent, asked, timeout=SIGN_WITHIN)
-        except TransportError:
-            if agent.heard_at < now:
+        if not agent.rests(now):
+            try:
+                await way.exchange(agent, asked, timeout=SIGN_WITHIN)
+            except TransportError:
+                if agent.heard_at >= now:
+                    return
                 agent.leave(way.now())
-                with suppress(ConsulCoordError):
-                    await self.send(way, asked, timeout=2 * CHECK_WITHIN)
-                    if self.current is not None:  # the agent before may serve again
-                        self._use(self.current, way.now())
-        else:
-            # It lives. If an earlier request to it fails all the same, that failure leaves it.
-            agent.asked_at = math.inf
+            else:
+                # It lives. If an earlier request to it fails all the same, that failure leaves it.
+                agent.asked_at = math.inf
+                return
+        agent.asked_at = math.inf  # once is enough: else what waits there has its own time
+        with suppress(ConsulCoordError):
+            if self.current is None or self.current.rests(way.now()):
+                await self.send(way, asked, timeout=2 * CHECK_WITHIN)
+            if self.current is not None:  # the agent before may serve again
+                self._use(self.current, way.now())
 
     async def look_after(self, way: Way) -> None:
         """Check the agents that have not been used yet, and refresh what is known of the servers.

@@ -638,6 +638,31 @@ def test_an_agent_that_falls_silent_just_after_another_answer_is_left_as_soon(wo
     assert world.current == B
 
 
+def test_what_waits_at_an_agent_that_a_short_request_has_left_goes_on_as_soon(world: World) -> None:
+    """A call that gave up leaves the agent, and sends nothing else: a release beside it waits no longer."""
+    exchange = world.exchange
+    cut_at: list[float] = []
+    world.agent(A).cut = lambda: cut_at.append(world.time)
+
+    async def beside_a_short_one(asked: Agent, request: Request, *, timeout: float) -> Response:
+        world.exchange, began = exchange, world.time  # type: ignore[method-assign]
+        world.agents[A].silent = True
+        with pytest.raises(RequestTimeout):
+            world.send(timeout=2 * SILENCE)
+        world.paths(A)
+        while world.time < began + SILENT_AFTER + LOOK + SIGN_WITHIN:
+            world.time += LOOK
+            world.run(world.rules.look_for_life(world))
+        assert world.paths(A) == [], "an agent that was left rests"
+        assert cut_at, "what is under way there would wait for its whole time"
+        return await exchange(asked, request, timeout=timeout + began - world.time)
+
+    world.exchange = beside_a_short_one  # type: ignore[method-assign, assignment]
+    with pytest.raises(RequestTimeout):
+        world.send()
+    assert world.current == B
+
+
 @pytest.mark.parametrize(
     ("is_new", "is_back", "goes_to"),
     [
