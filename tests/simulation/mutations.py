@@ -84,6 +84,7 @@ from consul_coord.testing.simulation.promises import Promises
 from consul_coord.testing.simulation.sharing import Sharing
 from consul_coord.testing.simulation.worlds import (
     LONG,
+    NOTES,
     RECIPES,
     SCENES,
     draw,
@@ -223,6 +224,49 @@ def _several_slots_overwritten(seed: int) -> Plan:
 def _failing_twice(seed: int) -> Plan:
     """Return a run in which each request fails, and the next one of its kind can't be sent."""
     return replace(draw_hiccups(seed), twice=True)
+
+
+def _one_lock(seed: int) -> Plan:
+    """Return a run with a lock and nothing else, in which nothing goes wrong."""
+    plan = replace(draw_mixed(seed), keys=("jobs/a",), several=False, pools=(), elections=(), jobs=())
+    return replace(plan, fates={}, hot=frozenset(), chaos={}, amid=0.0, chaos_seconds=30.0)
+
+
+def _stuck_keepers(seed: int) -> Plan:
+    """Return a run with a lock in which users keep sessions, and holders get stuck."""
+    plan = replace(draw_mixed(seed), keys=("jobs/a",), several=False, pools=(), elections=(), jobs=())
+    plan = replace(plan, keeping=True, stuck=0.4, fates={}, hot=frozenset(), amid=0.0, threads=0.0)
+    return replace(plan, chaos={"destroy session": 6.0}, chaos_seconds=30.0)
+
+
+def _kept_on_long_leases(seed: int) -> Plan:
+    """Return the same without stuck holders; the TTL is longer than the lock-delay."""
+    plan = _stuck_keepers(seed)
+    return replace(plan, stuck=0.0, spec=replace(plan.spec, ttl=8.0, lock_delay=3.0, node_checks=()))
+
+
+def _rwlocks_overwritten(seed: int) -> Plan:
+    """Return a run with a read-write lock in whose queue operators write, where deletions fail."""
+    plan = draw_with_rwlocks(seed)
+    fates = dict.fromkeys(("request lost", "request cut off", "no leader"), 0.0)
+    plan = replace(plan, fates=fates, hot=frozenset({"delete"}), hot_probability=0.5)
+    return replace(plan, chaos={**plan.chaos, "overwrite contender": 2.0})
+
+
+def _late_notes(seed: int) -> Plan:
+    """Return a run with an election in which what leaders tell comes late."""
+    plan = replace(draw_mixed(seed), keys=(), several=False, pools=(), elections=("lead/a",), jobs=())
+    plan = replace(
+        plan, processes=2, fates=dict.fromkeys(("late", "late and cut off"), 0.0), chaos={}, office=""
+    )
+    return replace(plan, hot=NOTES, hot_probability=0.6, latest=8.0, chaos_seconds=30.0, lingering=0.0)
+
+
+def _in_outages(seed: int) -> Plan:
+    """Return a run with a lock whose agent is away for seconds."""
+    plan = replace(draw_mixed(seed), keys=("jobs/a",), several=False, pools=(), elections=(), jobs=())
+    plan = replace(plan, fates={}, hot=frozenset(), chaos={"outage": 6.0}, chaos_seconds=20.0)
+    return replace(plan, lingering=LONG, spec=replace(plan.spec, ttl=8.0, lock_delay=8.0, node_checks=()))
 
 
 def _crowds_at_a_semaphore(seed: int) -> Plan:
@@ -1725,8 +1769,8 @@ MUTATIONS = (
         "an agent that was left is used without another check",
         Agent,
         "leave",
-        "now, -math.inf, math.inf",
-        "now, self.checked_at, math.inf",
+        "now, -math.inf\n",
+        "now, self.checked_at\n",
         breaks="ways in",
         within=800,
         drawn=draw_with_agents,
@@ -2522,5 +2566,75 @@ MUTATIONS = (
         breaks="pace",
         within=60,
         drawn=_crowds_at_a_semaphore,
+    ),
+    Mutation(
+        "another program's session counts as one with the usual lock-delay",
+        session,
+        "renew",
+        "kept.lock_delay = session.lock_delay",
+        "pass",
+        breaks="nothing left",
+        within=60,
+        drawn=_stuck_keepers,
+    ),
+    Mutation(
+        "a session that is resumed counts as one on the coordination node of its spec",
+        session,
+        "_horizon",
+        "lasting=is_lasting(spec, session)",
+        "lasting=spec.register_node",
+        breaks="lease",
+        within=60,
+        drawn=_kept_on_long_leases,
+    ),
+    Mutation(
+        "the value of a hold is written under a later one of its session",
+        asking,
+        "_write",
+        """            check(hold, io.now())
+            if failures.doubt""",
+        "            if failures.doubt",
+        within=60,
+        drawn=_one_lock,
+    ),
+    Mutation(
+        "one answer of an agent stands for all that are waited for",
+        Agent,
+        "hear",
+        "now if self.waiting else math.inf",
+        "math.inf",
+        breaks="ways in",
+        within=40,
+        drawn=draw_with_agents,
+    ),
+    Mutation(
+        "a renewal that fails again and again has long pauses",
+        session,
+        "keep",
+        "most=max(0.05, lease.longest / 20)",
+        "most=15.0",
+        breaks="renewals",
+        within=20,
+        drawn=_in_outages,
+    ),
+    Mutation(
+        "a place that somebody has written is given back without its session",
+        RwKind,
+        "_end",
+        "await self._pooled.destroy(io, deadline=deadline)",
+        "self._pool.put_back(self._pooled)",
+        breaks="released",
+        within=60,
+        drawn=_rwlocks_overwritten,
+    ),
+    Mutation(
+        "the note of a term has no guard",
+        Term,
+        "note",
+        "kv.txn(*hold.guard(), note,",
+        "kv.txn(note,",
+        breaks="sight",
+        within=40,
+        drawn=_late_notes,
     ),
 )
