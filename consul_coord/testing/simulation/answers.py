@@ -35,6 +35,7 @@ from consul_coord.testing.simulation.chaos import OLD_FOR
 from consul_coord.testing.simulation.news import JUST
 from consul_coord.testing.simulation.plan import ENOUGH, FATES
 from consul_coord.testing.simulation.promises import DRIFT, NOTICED_WITHIN, OF_THE_AGENT
+from consul_coord.testing.simulation.session_rules import RETRIED
 from consul_coord.testing.simulation.shapes import only_reads
 from consul_coord.testing.simulation.trace import short
 
@@ -56,8 +57,8 @@ BEFORE = 1.0
 """Seconds for which a failure can be felt after it."""
 RECOVERS_IN = 0.5
 """The part of a lease within which a renewal is answered again, once no request fails any more."""
-RETRIED_IN, ANSWERED_IN = 0.05, 1.0
-"""The longest pause of a renewal that fails, as a part of the lease, and seconds for its answer."""
+ANSWERED_IN = 1.0
+"""Seconds for the answer to a renewal that was tried again."""
 CLEANING = 0.2
 """Seconds that a call may take to give up, once its time is over."""
 EARLY = 0.06
@@ -201,7 +202,7 @@ class Answers:
             judge.convict("cause", f"{claim} expired, and nothing has gone wrong lately")
         served_for = judge.now - max(judge.promises.contact(process.name).served_from, process.awake_since)
         is_whole = self._serves and process.able and not process.core.closing.is_set()
-        if is_whole and served_for > (RETRIED_IN * longest + ANSWERED_IN) * judge.stretch:
+        if is_whole and served_for > (RETRIED * longest + ANSWERED_IN) * judge.stretch:
             text = f"{claim} expired, and requests were served for {served_for:.2f} s"
             judge.convict("cause", text)
 

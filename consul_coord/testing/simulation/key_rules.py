@@ -214,15 +214,14 @@ class KeyRules(Rules):
         )
 
     def joined(self, who: str, session: str, *, heard: bool) -> None:
-        """Judge a client that queues. If it has not ``heard`` so, it does not know yet who else does."""
+        """Judge a client that queues. Without the reply (``heard``), it does not know the other waiters."""
         # One that found no key a moment ago joins without reading it once more.
         read = self.judge.now > self._made_at + _SINCE_ITS_LOOK
         is_held = read and self.cluster.holder(self.name) not in {"", session}
-        if not heard:
-            pass
-        elif is_held or any(one != session for one in self._live()):
+        meets_others = is_held or any(one != session for one in self._live())
+        if heard and meets_others:
             self._crowded[who], self._joined[session] = self.judge.now, who
-        else:
+        elif heard:
             self._crowded.pop(who, None)
         process = self.judge.process(who)
         if process is None or not self.judge.prompt:

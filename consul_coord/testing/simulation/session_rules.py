@@ -182,8 +182,11 @@ class SessionRules:
         if kept.tried == kept.confirmed:
             due = kept.confirmed + DUE_AT_LAST * kept.horizon
         elif kept.failed >= kept.tried:
-            due = max(kept.confirmed + DUE_AT_LAST * kept.horizon, kept.failed + RETRIED * kept.horizon)
-            due = max(due, kept.waits_until)
+            due = max(
+                kept.confirmed + DUE_AT_LAST * kept.horizon,
+                kept.failed + RETRIED * kept.horizon,
+                kept.waits_until,
+            )
         if now > max(due, kept.heard) + MOMENT:
             text = f"{process.name} renews {short(session)} {now - due:.3f} s late, of {kept.horizon:g} s"
             self._judge.convict("renewals", text)

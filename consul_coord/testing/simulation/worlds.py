@@ -145,7 +145,7 @@ def _keeping(plan: Plan) -> Plan:
         return plan
     plan = replace(plan, keeping=True)
     if not _is_strict(plan) and Dice(seed, "kept and stuck").chance(STUCK_KEEPERS_SHARE):
-        # Long enough for a lock-delay to be over. What should end with it is seen where all is answered.
+        # The run outlasts a lock-delay. All requests are answered, so it shows what goes on after the delay.
         plan = replace(plan, stuck=STUCK, chaos_seconds=plan.chaos_seconds + STUCK_KEEPERS_FOR)
         return replace(plan, fates={}, hot=frozenset(), chaos={"destroy session": 6.0, "old leader": 6.0})
     silent = plan.agents == 1 and not plan.gentle and Dice(seed, "silence").chance(SILENCE_SHARE)
