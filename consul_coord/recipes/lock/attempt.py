@@ -478,6 +478,8 @@ class LockAttempt(Attempt):
         if self.kept is None:
             return
         kind = blocked_by(self.client.sessions, self.kept, self.key, error)
+        if kind is None and self.once:
+            kind = "queued"  # behind what an earlier call of ours has left in the queue
         if kind is not None:
             self._block(kind, cause=error if kind == "unreachable" else None)
 

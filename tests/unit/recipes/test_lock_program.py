@@ -129,6 +129,18 @@ def test_one_try_passes_waiters_only_if_it_may(name: str) -> None:
     assert not io.steps, "a request was not made"
 
 
+def test_one_try_refused_for_a_late_join_of_its_own_client_does_not_say_that_consul_was_silent() -> None:
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(), timeout=10.0)
+    core.holds.fences.remember("k", 3)
+    io.expect("PUT", "/v1/session/create", ok({"ID": SESSION}))
+    io.expect("PUT", TXN, txn_failed((0, f'key "{queue.directory("k") + SESSION}" exists')))
+    lock = LockObject(LockPlan(keys=("k",), value=b"", flags=LOCK_FLAGS))
+    with pytest.raises(AcquireTimeout, match="'k' was not acquired at once: other waiters are first"):
+        io.run(recipe.acquire(io, core, lock, timeout=0))
+    assert [each.blocker.kind for each in io.seen(Waiting)] == ["queued"]
+
+
 TIMEOUT = 5.0
 
 
