@@ -552,7 +552,7 @@ def test_an_unlock_under_way_is_waited_for_also_where_the_lease_is_over(
 ) -> None:
     """The next client may get the key as it is: the unlock would free it then."""
     client, after = make_client(address=proxy.address), make_client()
-    session = client.keep_session(kept(site, ttl=4.0, lock_delay=2.0))
+    session = client.keep_session(kept(site, ttl=8.0, lock_delay=4.0))
     hold = Lock(client, site.key, session=session.id).acquire(timeout=5)
     late = proxy.add(Fault(lose=Lose.TIME, path="/v1/txn", containing=b'"unlock"'))
     del hold
@@ -560,14 +560,14 @@ def test_an_unlock_under_way_is_waited_for_also_where_the_lease_is_over(
     assert late.hit.wait(5)
     text = session.export()
     proxy.add(Fault(lose=Lose.AGENT, path="/v1/session/renew", times=1_000))
-    assert session.lost.wait(5)
+    assert session.lost.wait(10)
     with ThreadPoolExecutor(1) as threads:
         closing = threads.submit(session.close)
         with pytest.raises(TimeoutError):
             closing.result(0.3)
         late.let_go()
         closing.result()
-    with after.keep_session(kept(site, ttl=4.0, lock_delay=2.0), resume=text) as resumed:
+    with after.keep_session(kept(site, ttl=8.0, lock_delay=4.0), resume=text) as resumed:
         again = Lock(after, site.key, session=resumed.id).acquire(timeout=5)
         assert not again.lost.wait(0.3)
         assert again.verify()

@@ -28,12 +28,12 @@ from tests.support.proxy import Fault, Lose
 from tests.support.sites import eventually, never
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from consul_coord.clock import SystemClock
     from consul_coord.server import ReferenceServer
     from tests.promises.conftest import MakeClient
-    from tests.support.proxy import FaultProxy
+    from tests.support.proxy import FaultProxy, Passed
     from tests.support.sites import Operator
 
 WITHIN: Final = 1.0
@@ -144,19 +144,20 @@ async def test_waiters_and_a_hold_that_are_left_of_a_crowd_ask_as_seldom(
             with anyio.fail_after(10):
                 while await waiters(holder, keys) < expected:  # noqa: ASYNC110 - it gives no notice
                     await anyio.sleep(0.02)
+        before = len(proxy.requests)
         for hold in crowd:
             await hold.release()
         with anyio.fail_after(10):
-            while not has_queries(proxy):  # noqa: ASYNC110 - as above
+            while not have_asked(proxy.requests[before:]):  # noqa: ASYNC110 - as above
                 await anyio.sleep(0.02)
         before = len(proxy.requests)
         await anyio.sleep(WITHIN)
         assert len(proxy.requests) - before <= MOST
 
 
-def has_queries(proxy: FaultProxy) -> bool:
-    """Return whether those who wait for the keys have just asked, by one query each."""
-    latest = [each.path.partition("?") for each in proxy.requests[-2 * FEW :]]
+def have_asked(requests: Sequence[Passed]) -> bool:
+    """Return whether each waiter for the keys has asked by a query of its own."""
+    latest = [each.path.partition("?") for each in requests]
     return len({path for path, _, query in latest if "/.wait/" in path and "index=" in query}) == FEW
 
 
