@@ -216,7 +216,9 @@ class CandidateEyes:
         is_modest = bool(self._candidacy.plan.priority_delay)
         # Who is of low priority lets everybody else go first, also one that does nothing.
         may_stay_aside = is_modest and (any(kept) or judge.cluster.in_lock_delay(key))
-        may_stay_aside = may_stay_aside or judge.may_wait_without_place(process, key)
+        # Who is stuck in its work is not joined by another one of its client.
+        is_stuck = self._rules.is_stuck(process)
+        may_stay_aside = may_stay_aside or is_stuck or judge.may_wait_without_place(process, key)
         is_absent = not (stands or self.is_aside or may_stay_aside)
         since = self._watch.since("absence", is_so=is_absent and not process.goes_without_queue(key))
         queues = any(process.core.sessions.get(session) is not None for session in self._rules.queue)

@@ -414,7 +414,10 @@ class JobUser(Holder):
         hold = turn.handle.grant
         claim = self.judge.granted(process, hold, of=self.key, actor=self.actor)
         if self._at_most is not None:
-            claim.limits[LossReason.MAX_HOLD] = hold.granted_at + self._at_most
+            # It counts from the grant, or a moment later where a thread stood still in between.
+            first = hold.granted_at + self._at_most
+            last = first + min(process.lag * self.judge.stretch, process.clock.now() - hold.granted_at)
+            claim.limits[LossReason.MAX_HOLD] = min(max(first, hold.limited_until), last)
         self._rules.check_turn(claim, turn, wish)
         process.core.holds.on_lost(hold, partial(self._told, claim))
         try:

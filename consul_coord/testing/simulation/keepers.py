@@ -246,6 +246,10 @@ class KeepingUser(LockUser):
         for one in claim.whole:
             one.left = one.exported = True
             self.judge.tell(one, "released")
+        if claim.limits:
+            # Its client does not know that it has left, and takes it for stuck if its time comes meanwhile.
+            lasts = max(claim.limits.values()) - io.now() + claim.lock_delay
+            self.judge.belongings.dropped(self.process, [one.of for one in claim.whole], lasts=lasts)
         self.judge.sessions.handed_over.add(kept.id)
         export = Export(handling.export(kept), " and ".join(one.of for one in claim.whole), claim)
         if self._keeps.chance(0.5):

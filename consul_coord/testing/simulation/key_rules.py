@@ -159,7 +159,7 @@ class KeyRules(Rules):
                 self.judge.convict(
                     "order", f"{who} got {self.name} by {short(holder)}, out of the order {queue}"
                 )
-        if self._is_passed(before, holder, since=last):
+        if queues and self._is_passed(before, holder, since=last):
             text = f"{who} got {self.name} past {short(before.heir)}, which had just been named as the heir"
             self.judge.convict("order", text)
         fair = process is not None and process.fair and (queues or not barges)

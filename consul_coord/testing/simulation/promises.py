@@ -95,6 +95,8 @@ _REMEMBERED = 200
 CALMLY_SENT = 160
 CALMLY_ALIKE = 35
 """The same, where nothing goes wrong but what operators do."""
+CALLED_ALIKE = 15
+"""So many more of each user of plain calls, who may update one key again and again."""
 ENDED_WITHIN = 0.15
 """Seconds after its limit, or its cancellation, by which a call has ended."""
 AT_REST = 11.0
@@ -278,8 +280,8 @@ class Promises:
         self._in_turn = SEEN_IN_TURN * (len(plan.group_folders) > 1)
         self._seen_calmly, self._seen_surely = SEEN_CALMLY + self._in_turn + more, SEEN_SURELY + more
         # Each watch without a query reads once a second, and all begin at once. Some keys are gone.
-        self._more = 6 * plan.crowd + ACTS_AMID * bool(plan.amid)
-        """Requests more that a process may send."""
+        self._more = 6 * plan.crowd + ACTS_AMID * bool(plan.amid), CALLED_ALIKE * plan.callers
+        """Requests more that a process may send: in all, and of those that ask the same."""
         self._contacts: dict[str, Contact] = {}
         self._in_a_row = FAIL_ONCE + plan.twice if plan.once else 10
         self._all_troubled_until = 0.0
@@ -328,11 +330,12 @@ class Promises:
             self._judge.room.sent(process, request)
 
     def _most_sent(self, alike: str) -> tuple[tuple[str, int], tuple[str, int]]:
+        more, more_alike = self._more
         if self._judge.calm:
-            return (("", CALMLY_SENT + self._more), (alike, CALMLY_ALIKE))
+            return (("", CALMLY_SENT + more), (alike, CALMLY_ALIKE + more_alike))
         # Near a limit, a write goes over no new connection before that has been tried out.
         tries_out = alike == _TRIAL and self._judge.room is not None
-        return (("", MOST_SENT + self._more), (alike, MOST_SENT if tries_out else MOST_ALIKE * self._agents))
+        return (("", MOST_SENT + more), (alike, MOST_SENT if tries_out else MOST_ALIKE * self._agents))
 
     def _count(self, process: Process, alike: str, most: int, shape: Shape) -> None:
         now, times = self._judge.now, self._sent.setdefault((process.name, alike), deque())

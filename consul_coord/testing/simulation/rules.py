@@ -69,6 +69,8 @@ class Rules(ABC):
         """Likewise, of one session."""
         self._stuck: dict[Claim, float] = {}
         """Those that have lasted too long, and until when nobody else may get what they had."""
+        self._at_work: dict[Claim, float] = {}
+        """The same, and until when their clients may take their users to be at work, whoever has it then."""
         self._by_fence: dict[int, Claim] = {}
         self._holders: frozenset[str] = frozenset({""})
         """The sessions that have it, as of the last write; with an empty one if it can be had."""
@@ -217,7 +219,8 @@ class Rules(ABC):
         # What an operator has ended since may be told late; whether that is so is judged as any loss is. So
         # may a lease that has run out since.
         lost = hold is not None and hold.reason is not None
-        if hold is not None and hold.reason is LossReason.EXPIRED:
+        awoke = judge.now < claim.process.awake_since + TOLD_WITHIN
+        if hold is not None and (hold.reason is LossReason.EXPIRED or (awoke and not lost)):
             lost = hold.granted_at < claim.lease.valid_until
         if not (claim.believed() or lost or claim.left or claim.process.is_behind):
             judge.convict("granted", f"{claim} was over before it began")
@@ -259,11 +262,16 @@ class Rules(ABC):
             # By the fastest of clocks, and a moment for the news; nothing is promised beyond their bound.
             rate = 1 + self.judge.skew if self.judge.bounded else 1 - self.judge.skew
             self._stuck[claim] = since + claim.lock_delay / rate - TOLD_WITHIN
+            self._at_work[claim] = self.judge.now + claim.lock_delay * self.judge.stretch
             self.judge.see("stuck")
 
     def is_stuck(self, process: Process) -> bool:
         """Return whether a user of a process is at work, and its hold has lasted too long."""
-        return any(claim.process is process and not claim.left for claim in self._stuck)
+        now = self.judge.now
+        return any(
+            claim.process is process and not claim.left and now < until and self.cluster.lives(claim.session)
+            for claim, until in self._at_work.items()
+        )
 
     def _check_stuck(self) -> None:
         for claim, until in list(self._stuck.items()):

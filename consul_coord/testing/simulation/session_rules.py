@@ -393,7 +393,7 @@ class SessionRules:
         if since is None:
             self._over[process.name] = self._judge.now
             self._tell(process, "an outage has ended that had not begun")
-        elif abs(process.clock.now() - since - said) > JUST + process.lag:
+        elif abs(process.clock.now() - since - said) > JUST + process.lag * self._judge.stretch:
             self._tell(process, f"its outage of {process.clock.now() - since:.3f} s lasted {said:.3f} s")
         if len(self._failing_now(process)) > 1:
             self._tell(process, "its outage is over, and several sessions were not renewed")
