@@ -654,7 +654,8 @@ class Promises:
         ``asked``: how many requests it had sent a while ago, as ``asked`` says; infinite for a clean-up then.
         """
         core = process.core
-        places = 0 if core.reaper.pending else len(core.tickets)  # clean-up has places, too
+        # Clean-up has places, too, and so has a stuck holder whose client has closed.
+        places = 0 if core.reaper.pending or core.closing.is_set() else len(core.tickets)
         sessions, waits = len(list(core.sessions)), ", ".join(map(str, process.link.parked))
         tasks, more = len(process.tasks), self.asked(process) - asked
         findings = (
@@ -685,7 +686,9 @@ class Promises:
         """Judge a program that begins to wait."""
         if task.thread is not BACKGROUND or task.name == MAKES_A_SESSION:
             return
-        if (alike := process.runs(task.name)) > MOST_ALIKE_TASKS:
+        # Where requests are slow, each hold that is over may leave one that has yet to hear of its session.
+        most = MOST_ALIKE_TASKS * (1 + (self._judge.now < self.troubled(process.name)))
+        if (alike := process.runs(task.name)) > most:
             self._judge.convict("rest", f"{process.name} runs {alike} programs at once: {task.name}")
 
     def is_gone(self, process: Process) -> None:
