@@ -79,6 +79,14 @@ class RwRules(Rules):
         """Return all sessions that stand in the queue."""
         return frozenset(place.name for place in self._places)
 
+    def holders_since(self, since: float) -> frozenset[str] | None:
+        """Return the sessions that have stood there since then, unless one of them has ended.
+
+        For its lock-delay that one keeps the others out, and nobody has the lock.
+        """
+        all_live = all(self.cluster.lives(place.name) for place in self._places)
+        return super().holders_since(since) if all_live else None
+
     def granted(self, claim: Claim) -> None:
         """Judge a new claim."""
         super().granted(claim)
