@@ -51,9 +51,10 @@ class OnceRun(Hold):
     def record(self, *, failed: bool = False) -> OnceResult[Any]:
         """Record that the run has succeeded, or ``failed``, and return the record; the lock is still held.
 
-        It repeats the write until Consul answers or the hold is over. A recorded success is final: later
-        calls return it. Raises LockLost if the hold is over: another caller may have run the slot since.
-        Raises NotHeld after the release.
+        It repeats the write until Consul answers or the hold is over. A success that is recorded, or may be
+        because the call ended without an answer, is final: later calls write and return it, also with
+        ``failed``. Raises LockLost if the hold is over: another caller may have run the slot since. Raises
+        NotHeld after the release.
         """
         at = self._runner.wall()
         record = self._runner.call(recipe.finish, self._shared, self._once, self._turn, at=at, failed=failed)

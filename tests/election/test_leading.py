@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord import (
+    LOCK_FLAGS,
     AcquireCancelled,
     AcquireTimeout,
     Client,
@@ -349,6 +350,24 @@ def test_a_leader_proclaims_and_keeps_its_term(stand: Stand, client: Client, key
     assert (found.text, found.term) == ("one", again.term)
     election.stop()
     until(lambda: client.kv.keys(key + "/").value == (), "the note of the term is gone")
+
+
+def test_a_leader_keeps_its_term_when_somebody_else_writes_the_key(
+    stand: Stand, client: Client, key: str
+) -> None:
+    election = stand(value="one")
+    me = election.wait_for_leadership(timeout=PATIENCE)
+
+    def seen() -> tuple[str, int]:
+        found = leader(client, key)
+        assert found is not None
+        return found.text, found.term
+
+    client.kv.put(key, b"by hand", flags=LOCK_FLAGS)
+    assert seen() == ("by hand", me.term)
+    for value in ("two", "three"):
+        election.proclaim(value)
+        assert seen() == (value, me.term)
 
 
 def test_who_lost_the_leadership_cannot_proclaim(stand: Stand, client: Client) -> None:

@@ -149,6 +149,19 @@ class TestResize:
         assert place.read() == {"Limit": limit, "Holders": {}}
         assert semaphore.limit == limit
 
+    def test_a_call_that_has_read_nothing_yet_goes_on_with_the_new_limit_of_its_object(
+        self, proxy: FaultProxy, make_client: MakeClient, place: Place
+    ) -> None:
+        semaphore = Semaphore(make_client(address=proxy.address), place.prefix, 2)
+        joins = proxy.add(Fault(lose=Lose.REQUEST, path="/v1/txn", times=1_000))
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(semaphore.acquire, timeout=20)
+            assert joins.hit.wait(5)
+            semaphore.resize(3)
+            proxy.clear()
+            call.result(20).release()
+        assert place.read() == {"Limit": 3, "Holders": {}}
+
     def test_what_was_remembered_from_before_is_not_written(
         self, make_client: MakeClient, place: Place
     ) -> None:

@@ -21,8 +21,9 @@ Rules
 - The transaction that elects writes the term's note. It is deleted at the end of the leadership, and if the
   leader has written the key, not before that is given back. It stays until the next election after a crash,
   and where its own election got no answer.
-- The term in it counts only while the session that it names holds the key. Without one, the term is the
-  ModifyIndex of the key: that of the election, as long as no client has written the key since.
+- The term in it counts only while the session that it names holds the key. A note without a term was written
+  by the election itself, so its own ModifyIndex is the term, whoever has written the key since. Without a
+  note the term is the ModifyIndex of the key, which each write changes.
 """
 
 from __future__ import annotations
@@ -78,13 +79,14 @@ def term_value(session: str, term: int) -> bytes:
 
 
 def election_value(session: str) -> bytes:
-    """Return the note of a leader whose term is still the ModifyIndex of the key."""
+    """Return the note of a leader whose term is its ModifyIndex, as the election writes it."""
     return session.encode()
 
 
 def term_of(pair: KVPair, note: KVPair | None) -> int:
     """Return the term of the leader that holds ``pair``."""
-    told = _TERM.fullmatch(note.value.decode(errors="replace")) if note is not None else None
-    if told is not None and told[1] == pair.session:
-        return int(told[2])
-    return pair.modify_index
+    said = "" if note is None else note.value.decode(errors="replace")
+    if note is not None and said == pair.session:
+        return min(note.modify_index, pair.modify_index)
+    told = _TERM.fullmatch(said)
+    return int(told[2]) if told is not None and told[1] == pair.session else pair.modify_index

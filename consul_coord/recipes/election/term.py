@@ -2,6 +2,7 @@
 
 Rules
 - Written once a leadership, before the first write of the key.
+- A write that is refused is made up for at the next one; until then the election's note tells the term.
 - Removed once the key is given back, unless a later leader has written it; also if the write got no answer.
   Until then that write may still come, and without the note followers would take the index of the key, which
   is higher, for the term.
@@ -46,7 +47,9 @@ class Term:
             call = kv.txn(*hold.guard(), note, retry=Retry.IDEMPOTENT)
             await ask(io, call, timeout=self._client.timeout)
         except TxnFailed:
-            return  # not permitted, or not the leader any more, which the write of the value will find
+            # Not permitted, or not the leader any more, which the write of the value will find. Or somebody
+            # else has written the key: the election's own note goes on to tell the term.
+            return
         self._noted = hold.fence
 
     def remove(self, hold: Grant) -> None:

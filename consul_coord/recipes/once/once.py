@@ -7,7 +7,8 @@ Rules, each with what happens without it
   those who wait.
 - The record is written before the lock is released, in a transaction with the hold's guard: whoever has lost
   the lock records nothing. Two callers can both have done the work; only one of them has run it.
-- A recorded success is final, whatever the run does afterwards. Otherwise the next caller would run its slot.
+- A success that is recorded, or may be, is final, whatever the run does afterwards: its record is written
+  again, and no failure. Otherwise the next caller would run a slot that others have read as done.
 - A record whose write got no answer is written again, the same, until the hold is over. It can be applied
   only while the hold lasts, so the next holder's reading is final.
 - Somebody else's write to the lock's key is no loss, but closes the guard. The hold writes its value again,
@@ -86,8 +87,10 @@ class Turn(Value):
     handle: Handle
     slot: str
     by: str
+    success: Once[Record] = field(default_factory=Once[Record])
+    """The record of its success, from before that is sent: it may be written though no answer comes."""
     done: Once[Record] = field(default_factory=Once[Record])
-    """The record of its success, once that is written."""
+    """The same, once it is known to be written."""
 
 
 async def begin(
@@ -200,13 +203,16 @@ async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: fl
     if done is not None and not hold.released:
         return done
     record = Record(turn.slot, failed, turn.by, round(at, 3), hold.fence)
+    if not failed:
+        turn.success.settle(record)
+    record = turn.success.value or record
     # The work is done: nothing is worth more patience than its record. A failure may stay without one.
     failures = Failures(io, io.now() + client.timeout if failed else math.inf)
     while True:
         check(hold, io.now())
         try:
             if await _record(io, client, once, hold, record, doubt=failures.doubt):
-                if not failed:
+                if not record.failed:
                     turn.done.settle(record)
                 return record
             await failures.moved()

@@ -11,6 +11,7 @@ Rules, each with what happens without it
   the contender, too, which wakes the one behind.
 - A take, or the list it was judged by, without an answer is followed by a list, never by itself.
 - A limit other than ours is a conflict when it is seen at the join, and a resize when it changes afterwards.
+  Ours is that of the user's object at that moment, or the one that its own resize is bringing about.
 - Giving up deletes the contender, and destroys the session unless every request was answered: late requests
   are refused then, and nothing needs to be looked for later.
 - A take that Consul refuses because of a dead holder's lock-delay is judged again at once, with the refused
@@ -47,7 +48,7 @@ from consul_coord.recipes.semaphore.kind import PermitKind
 from consul_coord.recipes.semaphore.slots import Follow, Front, Gone, Held, Prune, TooSmall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from consul_coord.io import IO
     from consul_coord.models import KVPair, TxnResult
@@ -65,8 +66,8 @@ class PermitAttempt(PooledAttempt):
 
     __slots__ = (
         "_limit_seen",
+        "_limits",
         "_options",
-        "_own_limit",
         "_pause_over",
         "_pauses",
         "born",
@@ -85,7 +86,7 @@ class PermitAttempt(PooledAttempt):
         plan: SemaphorePlan,
         memory: Memory,
         *,
-        limit: int,
+        limits: Callable[[], tuple[int, int]],
         timeout: float | None,
         permits: int,
     ) -> None:
@@ -96,7 +97,8 @@ class PermitAttempt(PooledAttempt):
         self.memory = memory
         self.born = 0
         """CreateIndex of our contender, as the join made it."""
-        self._own_limit = limit
+        self._limits = limits
+        """Returns the limit of the user's object, and the one that a resize of it is bringing about."""
         self._limit_seen: int | None = None
         """The limit in force; None before the first list."""
         self.upcoming: Listing | None = None
@@ -158,11 +160,11 @@ class PermitAttempt(PooledAttempt):
 
     def _read(self, pairs: Iterable[KVPair], *, index: int) -> Listing:
         """Sort a list, and take note of what it tells besides: limit, leftovers, resting sessions."""
-        plan, limit = self.plan, self._own_limit
+        plan, (limit, coming) = self.plan, self._limits()
         listing = slots.read(plan.prefix, pairs, limit=limit, flags=plan.flags, index=index)
         record = listing.record
         plan.check_flags(record)
-        if self._limit_seen is None and record.limit != limit:
+        if self._limit_seen is None and record.limit not in {limit, coming}:
             use = f"use {record.limit}, or " if record.limit > 0 else ""
             message = (
                 f"the semaphore {plan.prefix!r} has the limit {record.limit}, not {limit}: "
@@ -215,7 +217,7 @@ class PermitAttempt(PooledAttempt):
             f"the limit of the semaphore {self.plan.prefix!r} is {limit} by now, and this call wants "
             f"permits={self.permits}. Raise the limit with resize({self.permits}), or ask for fewer"
         )
-        return SemaphoreLimitConflict(message, key=self.plan.prefix, local=self._own_limit, remote=limit)
+        return SemaphoreLimitConflict(message, key=self.plan.prefix, local=self._limits()[0], remote=limit)
 
     async def _wait_at_the_front(self, listing: Listing) -> None:
         if self.refused:
@@ -262,7 +264,7 @@ class PermitAttempt(PooledAttempt):
     async def _take_at_once(self) -> Handle | None:
         """Take without queueing where nothing has happened since this client left; None to queue."""
         left = None if self.plan.fair or not self.session else self.memory.recall(self.permits)
-        if left is None or self._limit_seen is not None or left.limit != self._own_limit:
+        if left is None or self._limit_seen is not None or left.limit != self._limits()[0]:
             return None
         record = left.with_holders((*left.holders, *[pooled.id for pooled in self.mine]))
         try:

@@ -50,7 +50,7 @@ class SemaphoreObject(Recipe[Memory]):
         uint64("flags", plan.flags)
         check_parent(plan.prefix)
         self.plan = plan
-        self.limit = self.check_limit(limit)
+        self.limit = self.coming_limit = self.check_limit(limit)
         self.attempts: Alive[PermitAttempt] = Alive()
         """The calls under way."""
 
@@ -72,7 +72,7 @@ class SemaphoreObject(Recipe[Memory]):
             client,
             self.plan,
             self.with_client(client),
-            limit=self.limit,
+            limits=lambda: (self.limit, self.coming_limit),
             timeout=timeout,
             permits=permits,
         )
@@ -157,6 +157,8 @@ async def resize(io: IO, client: Shared, semaphore: SemaphoreObject, new_limit: 
     refuses.
     """
     limit = semaphore.check_limit(new_limit)
+    # From now on calls of this object may see it, and once it was sent also if this call fails.
+    semaphore.coming_limit = limit
     deadline = io.now() + client.timeout
     failures = Failures(io, deadline)
     while True:

@@ -72,6 +72,7 @@ SOMETIMES = (
     "job skipped",
     "job waited in vain",
     "job without a record",
+    "record cut short",
     "clocks beyond the bound",
     "lost reply on slot-take",
     "lost reply on slot-take-at-once",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -45,6 +46,7 @@ from consul_coord.testing.simulation.answers import ACQUIRE
 from consul_coord.testing.simulation.dice import Dice
 from consul_coord.testing.simulation.holding import CALM_HOLD, Holder
 from consul_coord.testing.simulation.mistakes import MAKES_MISTAKES, check_longest
+from consul_coord.testing.simulation.program import Cancelled
 from consul_coord.testing.simulation.views import View
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ BEGINNING = 1_700_000_000
 """When runs begin, in seconds since 1970: that of a slot."""
 FAILS_LATE = 0.3
 """Of so many runs that have recorded their success the function raises an error after that."""
+CUTS_SHORT = 0.1
+"""So many runs bound the time for the record of their success, and fail if that ends first."""
 FORGETS = 0.04
 """So often a user deletes the record."""
 JUST = 0.1
@@ -429,7 +433,10 @@ class JobUser(Holder):
             if calm or self.rng.chance(0.85):
                 at = BEGINNING + wish.wall + process.clock.now() - wish.began
                 failed = not calm and self.rng.chance(0.2)
-                await self._finish(io, turn, at=at, failed=failed)
+                if not (calm or failed) and self.more.chance(CUTS_SHORT):
+                    await self._finish_soon(io, turn, at=at)
+                else:
+                    await self._finish(io, turn, at=at, failed=failed)
                 if not (calm or failed) and self.more.chance(FAILS_LATE):
                     # It has recorded its success by itself, and raises an error afterwards.
                     await self._finish(io, turn, at=at, failed=True)
@@ -442,6 +449,20 @@ class JobUser(Holder):
         self.judge.told(claim)
         if reason in OVERDUE:
             self.judge.stuck(claim)
+
+    async def _finish_soon(self, io: SimIO, turn: recipe.Turn, *, at: float) -> None:
+        """Record a success in a bounded time; where that is not enough, the run counts as failed."""
+
+        async def finish(io: SimIO) -> None:
+            with suppress(Cancelled):
+                await self._finish(io, turn, at=at, failed=False)
+
+        task = self.process.spawn(finish, name=f"records {self.key}")
+        if not await io.wait(task.done, deadline=io.now() + self.more.uniform(0.0, 0.1)):
+            self.judge.see("record cut short")
+            task.cancel()
+            await io.wait(task.done)
+            await self._finish(io, turn, at=at, failed=True)
 
     async def _finish(self, io: SimIO, turn: recipe.Turn, *, at: float, failed: bool) -> None:
         async def finish(io: IO) -> None:

@@ -83,6 +83,11 @@ def test_the_term_is_told_by_the_note_of_this_leader_else_by_the_key(value: byte
     assert notes.term_of(HELD, note) == term
 
 
+def test_the_note_of_the_election_tells_the_term_also_when_others_have_written_the_key_since() -> None:
+    note = KVPair(notes.term_key(KEY), value=notes.election_value(LEADER), modify_index=HELD.modify_index)
+    assert notes.term_of(replace(HELD, modify_index=HELD.modify_index + 5), note) == HELD.modify_index
+
+
 @pytest.mark.parametrize("looks", [0, 2])
 @pytest.mark.parametrize("answered", [False, True])
 def test_the_note_of_a_term_is_removed_once_the_key_is_given_back(*, answered: bool, looks: int) -> None:

@@ -31,7 +31,9 @@ from tests.support.replies import (
 )
 
 if TYPE_CHECKING:
-    from consul_coord.http.messages import Response
+    from collections.abc import Callable
+
+    from consul_coord.http.messages import Request, Response
 
 HOUR = 3600
 NOON = 1_800_014_400.0  # 2027-01-15, 12:00 in UTC
@@ -216,6 +218,34 @@ def test_a_record_whose_write_got_no_answer_is_there_only_if_it_is_that_very_one
     if there != wanted:
         last = json.loads(io.requests[-1].body or b"")[-1]["KV"]
         assert (last["Key"], base64.b64decode(last["Value"])) == (job.record, wanted.encode())
+
+
+class Struck(BaseException):
+    """What ends a call amid a request: a cancellation, or a signal handler that raises."""
+
+
+def strike(_: Request) -> Response:
+    raise Struck
+
+
+@pytest.mark.parametrize("ends_with", [strike, refusal(403, "Permission denied")], ids=["struck", "refused"])
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_success_that_may_be_recorded_is_written_again_and_no_failure(
+    *, failed: bool, ends_with: Callable[[Request], Response] | Response
+) -> None:
+    """Others may have read it, and were told that the slot is done."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    turn = turn_of(io, core)
+    job = once.OnceObject("job", value=None, session=None)
+    held, wanted = entry("job"), of_slot(turn.slot)
+    io.expect("PUT", "/v1/txn", lost(), ends_with)
+    with pytest.raises((Struck, PermissionDenied)):
+        io.run(once.finish(io, core, job, turn, at=NOON, failed=False))
+    io.expect("PUT", "/v1/txn", txn_done(held, held, entry(job.record, session=None, index=12)))
+    assert io.run(once.finish(io, core, job, turn, at=NOON + 5.0, failed=failed)) == wanted
+    last = json.loads(io.requests[-1].body or b"")[-1]["KV"]
+    assert (last["Key"], base64.b64decode(last["Value"])) == (job.record, wanted.encode())
 
 
 def test_a_record_is_forgotten_only_as_it_was_read() -> None:
