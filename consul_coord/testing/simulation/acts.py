@@ -65,9 +65,10 @@ async def acquire_again(
         )
         what.owners.keep(io.owner(), handle)
         claim.is_to_last(max_hold)
+        outcome = await holds.release(io, core.holds, handle.grant)
         if handle.grant is not hold:
             problem = "has got another hold"
-        elif await holds.release(io, core.holds, handle.grant) is not ReleaseOutcome.RELEASED:
+        elif outcome is not ReleaseOutcome.RELEASED:
             problem = "has not released that, it is said"
         process.judge.see("acquired again")
     except AlreadyHeld:
