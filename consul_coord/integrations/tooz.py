@@ -453,7 +453,7 @@ class ConsulDriver(Driver):
 
     def run_elect_coordinator(self) -> None:
         """Try to become leader of each group that is watched for that; report each success."""
-        for group_id, hooks in list(self._hooks_elected_leader.items()):
+        for group_id, hooks in self._hooks_elected_leader.copy().items():
             lock = self._leader_lock(group_id)
             if not lock.acquired and lock.acquire(blocking=False):
                 hooks.run(LeaderElected(group_id, self._member_id))

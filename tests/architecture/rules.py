@@ -163,6 +163,15 @@ def impure_recipes(sources: Mapping[str, str]) -> list[str]:
     ]
 
 
+def cut_copies(sources: Mapping[str, str]) -> list[str]:
+    """Return where the items of a dict are listed that another thread may change meanwhile.
+
+    Each item is a new tuple, at which the garbage collector may run, and let another thread go on.
+    """
+    listed = re.compile(r"\blist\(self\.[\w.]+\.items\(\)\)|\[\*self\.[\w.]+\.items\(\)\]")
+    return [name for name, source in sources.items() if listed.search(source)]
+
+
 def finalizers(sources: Mapping[str, str]) -> list[str]:
     """Return where recipes have the garbage collector call something."""
     wrong = re.compile(r"weakref\.finalize|weakref\.ref\([^()]*,|__del__")

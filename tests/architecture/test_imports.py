@@ -99,6 +99,15 @@ def test_a_finalizer_is_caught(line: str) -> None:
     assert rules.finalizers(with_planted("consul_coord.recipes.hold.grant", line))
 
 
+def test_no_garbage_collection_cuts_a_copy_of_a_dict_short() -> None:
+    assert rules.cut_copies(SOURCES) == []
+
+
+@pytest.mark.parametrize("line", ["list(self._a.b.items())", "for a, b in [*self._c.items()]: pass"])
+def test_such_a_copy_is_caught(line: str) -> None:
+    assert rules.cut_copies(with_planted("consul_coord.recipes.hold.grant", line))
+
+
 def test_httpx_and_tenacity_are_each_imported_in_one_place() -> None:
     assert rules.importers_of(SOURCES, "httpx") == {"consul_coord.http.transport.user_clients"}
     assert rules.importers_of(SOURCES, "h11") == {"consul_coord.http.transport.wire"}

@@ -118,7 +118,7 @@ class Owners:
 
     def forget_ended(self, is_over: Callable[[object], bool]) -> None:
         """Forget the holds of owners that have ended, and what living ones are done with."""
-        for handle, owner in list(self._kept.items()):
+        for handle, owner in self._kept.copy().items():
             if handle.grant.left or is_over(owner):
                 self._kept.pop(handle, None)
         # Those of living owners stay, a few: one may note another hold at this very moment.

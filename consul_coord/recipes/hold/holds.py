@@ -97,7 +97,7 @@ class Register:
         The newest first: where an acquire was interrupted just after it made a hold, that has ended before
         its keys are given back.
         """
-        for claim, answerer in reversed(list(self._claims.items())):
+        for claim, answerer in reversed(self._claims.copy().items()):
             if answerer() is None and self._claims.get(claim) is answerer:
                 claim.abandon()
                 self.remove(claim)

@@ -91,7 +91,7 @@ class Limits:
             for hold in list(self._limited):
                 if not hold.is_held(io.now()):
                     self._limited.pop(hold, None)
-            for hold, due in list(self._owed.items()):
+            for hold, due in self._owed.copy().items():
                 if io.now() >= due or hold.lease.ended_by is LossReason.SESSION_GONE:
                     self._give_back(hold)
             limits = [hold.limited_until for hold in list(self._limited)]

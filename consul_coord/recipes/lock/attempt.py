@@ -160,7 +160,7 @@ class LockAttempt(Attempt):
 
     async def _has(self, key: str) -> bool:
         """Return whether the session that the caller gave has a key: whoever is first here waits for that."""
-        if not self._given:
+        if not self._given or self.io.now() >= self.deadline:
             return False
         pair = (await self._answer(kv.get(key, options=CONSISTENT))).value
         return pair is not None and pair.session == self._given

@@ -107,7 +107,7 @@ class Keys:
         ``value``: what its hold wrote last.
         """
         remove = self.remove if value is None or not self.remove else (*self.remove, value)
-        for name, ticket in list(self.tickets.items()):
+        for name, ticket in self.tickets.copy().items():
             ticket.owner = None  # who held it may queue behind the clean-up
             if session and ticket.ready.is_set():
                 task = GiveBack(

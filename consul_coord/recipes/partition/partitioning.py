@@ -145,7 +145,7 @@ class Partitioning:
 
     def owned(self, now: float) -> dict[str, Grant]:
         """Return what is owned at ``now``."""
-        holds = {partition: part.hold for partition, part in list(self.parts.items())}
+        holds = {partition: part.hold for partition, part in self.parts.copy().items()}
         return {
             partition: hold for partition, hold in holds.items() if hold is not None and hold.is_held(now)
         }
@@ -218,7 +218,7 @@ class Partitioning:
         joined = any(one.id == me and ours.get(one.session) is not None for one in members or ())
         owners = self._rendezvous.owners(weights) if joined else {}
         wanted = {partition for partition, owner in owners.items() if owner == me}
-        for partition, part in list(self.parts.items()):
+        for partition, part in self.parts.copy().items():
             if partition not in wanted:
                 part.leave()
         for partition in self._plan.partitions:

@@ -325,7 +325,7 @@ class Watches:
     def _make_few(self) -> None:
         """End the queries that are not to go on when there are many: these things share readings then."""
         self._made_few_at = self._host.now()
-        ended = [stop for stop, first in list(self._queries.items()) if not first]
+        ended = [stop for stop, first in self._queries.copy().items() if not first]
         for stop in ended:
             stop.set()
 
@@ -402,7 +402,7 @@ class Watches:
 
     async def _longest_for_session(self, kept: KeptSession, io: IO, *, until: Signal | None) -> float:
         youngest = max(
-            (since for one, since in list(self._held.items()) if one.kept is kept), default=io.now()
+            (since for one, since in self._held.copy().items() if one.kept is kept), default=io.now()
         )
         return await self._longest_for_hold(youngest, io, until=until)
 

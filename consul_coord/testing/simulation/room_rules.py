@@ -127,7 +127,7 @@ class RoomRules:
         wasted.append(now)
         while wasted[0] < now - WITHIN:
             wasted.popleft()
-        if len(wasted) > MOST_WASTED:
+        if len(wasted) > MOST_WASTED * self._judge.stretch:
             text = f"{who} closes connections that it has just used, and opens others, {len(wasted)} times"
             self._judge.convict("connections", f"{text} in {WITHIN:g} s")
 

@@ -274,7 +274,7 @@ class Rules(ABC):
         )
 
     def _check_stuck(self) -> None:
-        for claim, until in list(self._stuck.items()):
+        for claim, until in self._stuck.copy().items():
             gone = claim.left or claim.process.crashed or not self.cluster.lives(claim.session)
             if gone or self.judge.now > until or not self.counts(claim):
                 del self._stuck[claim]

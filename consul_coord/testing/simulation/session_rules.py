@@ -271,7 +271,7 @@ class SessionRules:
             for kept in process.core.sessions:
                 if kept.ours_to_destroy:
                     self._in_care[kept.id] = process, kept
-        for session, (process, kept) in list(self._in_care.items()):
+        for session, (process, kept) in self._in_care.copy().items():
             if process.core.sessions.get(session) is not kept:
                 del self._in_care[session]
                 self._let_go[session] = process, self._judge.now

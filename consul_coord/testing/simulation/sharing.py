@@ -580,7 +580,7 @@ class Office:
             late = judge.now > max(at, process.awake_since) + GIVEN_UP_WITHIN + process.slept
             if late and process.able and not process.core.closing.is_set():
                 judge.convict("sharing", f"{process.name} keeps {partition}, whose on_acquired has failed")
-        for partition, (hold, since, until) in list(self._finishing.items()):
+        for partition, (hold, since, until) in self._finishing.copy().items():
             if hold.reason is not None or process.core.closing.is_set() or not process.able:
                 del self._finishing[partition]
             elif hold.released:

@@ -22,7 +22,18 @@ from consul_coord.recipes.lock.lock import LockObject
 from consul_coord.recipes.lock.multi import checked_keys
 from consul_coord.recipes.lock.plan import LockPlan
 from tests.support.fake_io import FakeIO
-from tests.support.replies import OTHER, SESSION, entry, lost, ok, pairs, txn_done, txn_failed, unreachable
+from tests.support.replies import (
+    OTHER,
+    SESSION,
+    entry,
+    lost,
+    ok,
+    pairs,
+    session,
+    txn_done,
+    txn_failed,
+    unreachable,
+)
 
 if TYPE_CHECKING:
     from consul_coord.http.messages import Request, Response
@@ -101,6 +112,24 @@ class Bench:
     def tasks(self, kind: type[GiveBack | Sweep]) -> list[str]:
         """Return the keys that the reaper is to clean in a way."""
         return sorted(task.key for task in self.core.reaper.tasks if isinstance(task, kind))
+
+
+@pytest.mark.usefixtures("more_than_asked")
+def test_a_call_whose_time_is_up_names_the_caller_before_it_and_no_failure() -> None:
+    """Another thread takes one of the keys, with the session of both, during the last pause."""
+    bench = Bench()
+    io, core = bench.io, bench.core
+    bench.io.steps.clear()
+    io.expect("PUT", f"/v1/session/renew/{SESSION}", ok([session()]))
+    plan = LockPlan(keys=KEYS, value=b"v", flags=LOCK_FLAGS, session=SESSION)
+    for _ in range(20):
+        bench.finds()
+        io.expect("PUT", TXN, txn_failed((1, DELAYED.format("b"))))
+    other = Ticket(core.tickets, "b", "another thread")
+    io.at(io.time + 0.9, lambda: core.tickets.join(other))
+    with pytest.raises(AcquireTimeout) as raised:
+        io.run(recipe.acquire(io, core, LockObject(plan), timeout=1.0))
+    assert raised.value.blocker.kind == "queued"
 
 
 def granted(index: int) -> Response:
