@@ -9,6 +9,8 @@ Rules, each with what happens without it
   the lock records nothing. Two callers can both have done the work; only one of them has run it.
 - A success that is recorded, or may be, is final, whatever the run does afterwards: its record is written
   again, and no failure. Otherwise the next caller would run a slot that others have read as done.
+- A success after a recorded failure of the same run moves the guard first. A late copy of the failure would
+  otherwise be applied over the success.
 - A record whose write got no answer is written again, the same, until the hold is over. It can be applied
   only while the hold lasts, so the next holder's reading is final.
 - Somebody else's write to the lock's key is no loss, but closes the guard. The hold writes its value again,
@@ -87,6 +89,8 @@ class Turn(Value):
     handle: Handle
     slot: str
     by: str
+    failure: Once[Record] = field(default_factory=Once[Record])
+    """The record of its failure, from before that is first sent: a copy may be applied late."""
     success: Once[Record] = field(default_factory=Once[Record])
     """The record of its success, from before that is sent: it may be written though no answer comes."""
     done: Once[Record] = field(default_factory=Once[Record])
@@ -203,14 +207,18 @@ async def finish(io: IO, client: Shared, once: OnceObject, turn: Turn, *, at: fl
     if done is not None and not hold.released:
         return done
     record = Record(turn.slot, failed, turn.by, round(at, 3), hold.fence)
-    if not failed:
-        turn.success.settle(record)
+    if turn.success.value is None:
+        (turn.failure if failed else turn.success).settle(record)
     record = turn.success.value or record
+    moves_guard = not record.failed and turn.failure.value is not None
     # The work is done: nothing is worth more patience than its record. A failure may stay without one.
     failures = Failures(io, io.now() + client.timeout if failed else math.inf)
     while True:
         check(hold, io.now())
         try:
+            if moves_guard:
+                await put(io, client.sessions, hold, hold.value)
+                moves_guard = False
             if await _record(io, client, once, hold, record, doubt=failures.doubt):
                 if not record.failed:
                     turn.done.settle(record)

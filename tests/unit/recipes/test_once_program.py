@@ -248,6 +248,24 @@ def test_a_success_that_may_be_recorded_is_written_again_and_no_failure(
     assert (last["Key"], base64.b64decode(last["Value"])) == (job.record, wanted.encode())
 
 
+def test_a_late_copy_of_a_failure_is_not_applied_over_the_success_of_its_run() -> None:
+    """Its guard names the key as it was, and the key is written again before the success."""
+    io = FakeIO()
+    core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
+    turn = turn_of(io, core)
+    job = once.OnceObject("job", value=None, session=None)
+    io.expect("PUT", "/v1/txn", strike)
+    with pytest.raises(Struck):
+        io.run(once.finish(io, core, job, turn, at=NOON, failed=True))
+    held = entry("job", index=11)
+    io.expect("PUT", "/v1/txn", txn_done(held, held))
+    io.expect("PUT", "/v1/txn", txn_done(held, held, entry(job.record, session=None, index=12)))
+    assert io.run(once.finish(io, core, job, turn, at=NOON, failed=False)) == of_slot(turn.slot)
+    late, _, success = [json.loads(each.body or b"") for each in io.requests[-3:]]
+    assert [op["KV"].get("Index") for op in late[:2]] == [None, 7]
+    assert [op["KV"].get("Index") for op in success[:2]] == [None, 11]
+
+
 def test_a_record_is_forgotten_only_as_it_was_read() -> None:
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(ttl=15.0), timeout=10.0)
