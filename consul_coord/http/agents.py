@@ -122,7 +122,12 @@ class Agent:
 
     def hear(self, now: float) -> None:
         """Take note that it has answered something. Requests under way count as sent now."""
-        self.heard_at, self.asked_at = now, now if self.waiting else math.inf
+        self.heard_at = now
+        self.wait_anew(now)
+
+    def wait_anew(self, now: float) -> None:
+        """Count requests under way as sent now."""
+        self.asked_at = now if self.waiting else math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -290,8 +295,8 @@ class Agents:
                     return
                 agent.leave(way.now())
             else:
-                # It lives. If an earlier request to it fails all the same, that failure leaves it.
-                agent.asked_at = math.inf
+                # It lives, and may fall silent yet. If a request to it fails all the same, that leaves it.
+                agent.wait_anew(way.now())
                 return
         agent.asked_at = math.inf  # once is enough: else what waits there has its own time
         with suppress(ConsulCoordError):
@@ -343,9 +348,10 @@ class Agents:
             raise _refused(request, agent)
         try:
             servers = await self._servers(way, agent, deadline)
-            same = self._known is None or servers.are_those_of(self._known)
             if self._known is None and agent is not self.all[0]:
                 await self._compare_all(way, agent, servers, request, deadline)
+            # Only now: another call may have learned meanwhile which cluster is meant.
+            same = self._known is None or servers.are_those_of(self._known)
             if (not same or self._known is None) and (own := self.session()) is not None:
                 same = await self._knows(way, agent, own, deadline)
         except ConsulCoordError as error:

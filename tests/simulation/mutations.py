@@ -1476,7 +1476,7 @@ MUTATIONS = (
     Mutation(
         "the outage of a session that has ended goes on",
         Sessions,
-        "forget",
+        "settle_end",
         "self.outages.forget(kept.id)",
         "pass",
         breaks="told",
@@ -2600,7 +2600,7 @@ MUTATIONS = (
     Mutation(
         "one answer of an agent stands for all that are waited for",
         Agent,
-        "hear",
+        "wait_anew",
         "now if self.waiting else math.inf",
         "math.inf",
         breaks="ways in",

@@ -180,8 +180,7 @@ class Holds:
         for each in hold.all_kept:
             each.dependents[hold] = None
         self._watch(hold)
-        if hold.ended:
-            self.ended(hold)
+        self.ended(hold)  # its session may have ended before that would have told it
         self.changed(hold.key)
         return handle
 

@@ -5,7 +5,8 @@ Rules
   sat out: nobody else renews the session meanwhile.
 - A session that was exported belongs to whoever resumes it: closing only stops its renewal, and its locks
   stay locked until it is resumed or its TTL is over. It may be resumed where it is, too: then who had it here
-  before has it no longer, and its locks are taken again like anywhere else.
+  before has it no longer, and its locks are taken again like anywhere else. One that this client is about to
+  destroy is not resumed: it would end in use, with the lock-delay.
 - Cleaning up by name spares what this client keeps itself. Of the others Consul does not tell whether they
   have an owner: that is for who chose the name to know.
 """
@@ -43,13 +44,13 @@ async def open_session(io: IO, sessions: Sessions, spec: SessionSpec, *, resume:
     session = await _renewed(io, sessions, kept, deadline)
     if is_lasting(spec, session):
         await vet_node(io, sessions, spec, deadline)
+    sessions.check_open(kept.id)
     own = sessions.get(kept.id)
     if own is not None:  # only now: where it can't be resumed, who has it keeps it
         _let_go(sessions, own)
     try:
         sessions.adopt(kept)
         sessions.handed_over.discard(kept.id)
-        sessions.closed.discard(kept.id)
     except BaseException:
         _let_go(sessions, kept)  # perhaps nobody renews it
         raise

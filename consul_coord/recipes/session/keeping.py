@@ -149,6 +149,7 @@ class KeptSession:
         "exported",
         "id",
         "lease",
+        "left_over",
         "lock_delay",
         "outside",
         "over",
@@ -173,6 +174,8 @@ class KeptSession:
         """The holds that end with it."""
         self.over = Signal()
         """Raised at its end."""
+        self.left_over = False
+        """Whether it has expired, and is to be destroyed."""
         self.checked = False
         """Whether the server's idea of the session has been compared with ours."""
         self.due = -math.inf
@@ -320,11 +323,14 @@ class Sessions:
                 f"session {session_id} was exported and closed: it is left to the client that resumes it. To "
                 "go on with it here, resume it with client.keep_session(spec, resume=text)"
             )
-        elif session_id in self.closed:
+            raise SessionNotFound(message, session=session_id)
+        self.check_open(session_id)
+
+    def check_open(self, session_id: str) -> None:
+        """Raise SessionNotFound for a session that this client has destroyed, or is about to."""
+        if session_id in self.closed:
             message = f"session {session_id} was closed, or lost: open a new one with client.keep_session"
-        else:
-            return
-        raise SessionNotFound(message, session=session_id)
+            raise SessionNotFound(message, session=session_id)
 
     def adopt(self, kept: KeptSession) -> None:
         """Take a session into care: it is renewed from now on."""
@@ -335,15 +341,15 @@ class Sessions:
 
     def end(self, kept: KeptSession, reason: LossReason) -> None:
         """End a session for good, telling its holds; harmless when it has ended."""
-        if not kept.lease.end(reason):
-            return
-        lose_together(kept.dependents, reason)
-        if reason is LossReason.EXPIRED and kept.ours_to_destroy:
-            self.leftovers.destroy(kept.id)  # first: nobody who hears of the end takes it up again
-        self.forget(kept)
+        if kept.lease.end(reason):
+            self.settle_end(kept, reason)
 
-    def forget(self, kept: KeptSession) -> None:
-        """Let a session that has ended out of care; repeatable, as ``end`` may be interrupted."""
+    def settle_end(self, kept: KeptSession, reason: LossReason) -> None:
+        """Do what the end of a session brings; repeatable, as ``end`` may be interrupted."""
+        lose_together(kept.dependents, reason)
+        if reason is LossReason.EXPIRED and kept.ours_to_destroy and not kept.left_over:
+            self.leftovers.destroy(kept.id)  # first: nobody who hears of the end takes it up again
+            kept.left_over = True
         if self._kept.get(kept.id, kept) is kept:
             self.outages.forget(kept.id)
             self._kept.pop(kept.id, None)
@@ -355,9 +361,9 @@ class Sessions:
         ``contender`` is a key of its that is deleted first. Harmless when it has ended.
         """
         if kept.lease.ended_by is None:
-            self.end(kept, LossReason.CLIENT_CLOSED)
             if kept.ours_to_destroy:
-                self.leftovers.destroy(kept.id, contender)
+                self.leftovers.destroy(kept.id, contender)  # first: if this is interrupted, it is done again
+            self.end(kept, LossReason.CLIENT_CLOSED)
 
     def held(self, now: float) -> tuple[float, tuple[str, ...]]:
         """Return the keys of all holds, and the seconds until the first of them is lost unless renewed."""
@@ -730,7 +736,7 @@ async def keep(io: IO, sessions: Sessions, kept: KeptSession) -> None:
     while True:
         wake = kept.next_look()
         if lease.ended_by is not None:
-            sessions.forget(kept)
+            sessions.settle_end(kept, lease.ended_by)
             return
         now = io.now()
         over = lease.valid_until - min(EARLY, EARLY_PART * lease.longest)

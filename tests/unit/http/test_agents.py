@@ -540,6 +540,28 @@ def test_one_that_could_not_contradict_in_the_time_of_a_call_may_do_so_later(
         world.send()
 
 
+def test_another_cluster_is_not_taken_for_the_own_one_that_another_call_has_learned_meanwhile() -> None:
+    """The first agent serves again while the check of the second one compares that with the third."""
+    world = World(A, B, C)
+    world.agents[A].fails = ConnectFailed
+    world.agents[B] = Behaviour(("10.9.0.1:8300",), None)
+    answer = world.exchange
+
+    async def serve(agent: Agent, request: Request, *, timeout: float) -> Response:
+        if agent.address == C:
+            world.exchange, world.agents[A].fails = answer, None  # type: ignore[method-assign]
+            world.time += REST
+            world.send()
+            assert world.current == A
+            raise ConnectFailed("it fails", method="GET", path=request.path, outcome_unknown=False)
+        return await answer(agent, request, timeout=timeout)
+
+    world.exchange = serve  # type: ignore[method-assign]
+    world.send(timeout=10 * REST)
+    assert world.current != B
+    assert [address for address, _ in world.refusals] == [B]
+
+
 def test_one_that_is_silent_keeps_no_other_from_contradicting() -> None:
     world = World(A, B, C, D)
     world.agents[A].fails = world.agents[C].fails = ConnectFailed
@@ -638,6 +660,28 @@ def test_an_agent_that_falls_silent_just_after_another_answer_is_left_as_soon(wo
     assert world.current == B
 
 
+def test_an_agent_that_falls_silent_just_after_a_sign_of_life_is_left_as_soon(world: World) -> None:
+    """Its request is slow at first, and nothing else is sent."""
+    exchange, agent = world.exchange, world.agent(A)
+
+    async def slow_and_then_silent(asked: Agent, request: Request, *, timeout: float) -> Response:
+        world.exchange, ends = exchange, world.time + timeout  # type: ignore[method-assign]
+        world.time += SILENT_AFTER
+        world.run(world.rules.look_for_life(world))
+        assert world.paths(A) == [LEADER], "it has given a sign of life"
+        silent_at, world.agents[A].silent = world.time, True
+        while world.time < silent_at + SILENT_AFTER + LOOK + SIGN_WITHIN:
+            world.time += LOOK
+            world.run(world.rules.look_for_life(world))
+        assert agent.rests(world.time)
+        return await exchange(asked, request, timeout=ends - world.time)
+
+    world.exchange = slow_and_then_silent  # type: ignore[method-assign, assignment]
+    with pytest.raises(RequestTimeout):
+        world.send()
+    assert world.current == B
+
+
 def test_what_waits_at_an_agent_that_a_short_request_has_left_goes_on_as_soon(world: World) -> None:
     """A call that gave up leaves the agent, and sends nothing else: a release beside it waits no longer."""
     exchange = world.exchange
@@ -729,7 +773,7 @@ def test_an_agent_that_gives_a_sign_of_life_is_waited_for(world: World) -> None:
     world.time += SILENT_AFTER
     for _ in range(3):
         world.run(world.rules.look_for_life(world))
-    assert world.paths(A) == [LEADER], "one sign is enough for that request"
+    assert world.paths(A) == [LEADER], "no request waits there that would need another sign"
     assert not agent.rests(world.time)
 
 

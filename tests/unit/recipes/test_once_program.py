@@ -221,7 +221,7 @@ def test_a_record_whose_write_got_no_answer_is_there_only_if_it_is_that_very_one
 
 
 class Struck(BaseException):
-    """What ends a call amid a request: a cancellation, or a signal handler that raises."""
+    """An exception amid a request, as a cancellation or a signal handler raises it."""
 
 
 def strike(_: Request) -> Response:
@@ -233,7 +233,7 @@ def strike(_: Request) -> Response:
 def test_a_success_that_may_be_recorded_is_written_again_and_no_failure(
     *, failed: bool, ends_with: Callable[[Request], Response] | Response
 ) -> None:
-    """Others may have read it, and were told that the slot is done."""
+    """Other callers may have read it, and have left the slot alone."""
     io = FakeIO()
     core = ClientState(io, spec=SessionSpec(ttl=60.0), timeout=10.0)
     turn = turn_of(io, core)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consul_coord.errors import BrokenReply, ConnectFailed, InvalidArgument, SessionNotFound, UnsafeSession
-from consul_coord.events import HandedOver, Lost, Released
+from consul_coord.events import Acquired, HandedOver, Lost, Released
 from consul_coord.models import LOCK_FLAGS, HoldState, KVPair, LossReason, ReleaseOutcome, SessionSpec
 from consul_coord.recipes.cleanup.tasks import DestroySession, GiveBack, StraySession
 from consul_coord.recipes.client import ClientState, close, close_session
 from consul_coord.recipes.contend.tickets import Ticket
 from consul_coord.recipes.lock.keys import Keys, LockKind
-from consul_coord.recipes.session import handling
+from consul_coord.recipes.session import handling, keeping
 from consul_coord.recipes.session.keeping import KeptSession
 from consul_coord.recipes.session.lease import Lease
 from consul_coord.recipes.session.outage import Outages
@@ -34,6 +34,7 @@ from tests.support.replies import (
 from tests.support.replies import session as session_json
 
 if TYPE_CHECKING:
+    from consul_coord.events import Event
     from consul_coord.http.messages import Request, Response
     from consul_coord.models import Session
     from consul_coord.recipes.hold.grant import Grant
@@ -59,12 +60,14 @@ class Bench:
     def close(self, kept: KeptSession) -> None:
         self.io.run(close_session(self.io, self.core, kept))
 
-    def grant(self, kept: KeptSession) -> Grant:
+    def grant(self, kept: KeptSession, *, began: float | None = None) -> Grant:
         keys = Keys(self.core, ["k"], LOCK_FLAGS, "me")
         self.core.tickets.join(keys.ticket("k"))
         pair = KVPair("k", session=kept.id, modify_index=7, lock_index=1)
         kind = LockKind(keys)
-        self.handle = self.core.holds.grant(pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind)
+        self.handle = self.core.holds.grant(
+            pair, kept=kept, value=b"", flags=LOCK_FLAGS, kind=kind, began=began
+        )
         return self.handle.grant
 
     def destroy_named(self, name: str) -> tuple[Session, ...]:
@@ -400,3 +403,61 @@ def test_a_session_on_a_node_that_has_an_agent_by_now_is_not_resumed(bench: Benc
     with pytest.raises(UnsafeSession, match="it has an agent"):
         bench.io.run(handling.open_session(bench.io, bench.core.sessions, spec, resume=TEXT))
     assert list(bench.core.sessions) == []
+
+
+def test_a_session_that_this_client_is_about_to_destroy_is_not_resumed(bench: Bench) -> None:
+    """It has expired here in an outage, and the server still has it."""
+    kept = bench.opened()
+    bench.core.sessions.end(kept, LossReason.EXPIRED)
+    bench.io.expect("PUT", RENEW + SESSION, renewed())
+    with pytest.raises(SessionNotFound, match="was closed, or lost"):
+        bench.open(TEXT)
+    assert list(bench.core.sessions) == []
+    assert bench.tasks == [DestroySession]
+
+
+def test_an_end_that_was_interrupted_is_told_to_its_holds_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = bench.opened()
+    hold = bench.grant(kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "lose_together", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.core.sessions.end(kept, LossReason.EXPIRED)
+    bench.io.run(keeping.keep(bench.io, bench.core.sessions, kept))
+    assert hold.lost.is_set()
+    assert [event.reason for event in bench.io.seen(Lost)] == [LossReason.EXPIRED]
+    assert bench.tasks == [DestroySession]
+
+
+def test_a_session_whose_discarding_was_interrupted_is_destroyed_at_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, sessions = bench.opened(), bench.core.sessions
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "lose_together", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sessions.discard(kept, "slots/contender")
+    sessions.discard(kept, "slots/contender")
+    assert bench.tasks == [DestroySession]
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_hold_is_told_of_an_end_of_its_session_amid_the_report_of_its_beginning(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, emit = bench.opened(), bench.io.emit
+
+    def emit_slowly(event: Event) -> None:
+        emit(event)
+        if isinstance(event, Acquired):
+            bench.core.sessions.end(kept, LossReason.EXPIRED)
+
+    monkeypatch.setattr(bench.io, "emit", emit_slowly)
+    hold = bench.grant(kept, began=bench.io.time)
+    assert hold.lost.is_set()
+    assert [event.reason for event in bench.io.seen(Lost)] == [LossReason.EXPIRED]
