@@ -114,8 +114,8 @@ class Reaper:
     def add(self, task: CleanupTask, *, after: float = 0.0) -> None:
         """Take on a task, unless it is one already; from any thread, also the garbage collector's."""
         new = _Entry(task, self._host.now() + after)
-        entry = self._entries.setdefault(task, new)
-        entry.again = entry is not new
+        while (entry := self._entries.setdefault(task, new)) is not new and not entry.again:
+            entry.again = True  # and looks again: the task may have been done and taken out just before
         if is_by(task, self._handed_over):
             self._leave_undone(entry)
             return
@@ -202,10 +202,12 @@ class Reaper:
                 again = delay(entry.failures, io.random(), most=LONGEST_PAUSE)
             else:
                 entry.failures = 0
-        if again is not None or entry.again:
-            entry.due = io.now() + (again or 0.0)
+        if again is not None:
+            entry.due = io.now() + again
         elif self._has(entry):
             self._entries.pop(entry.task, None)
+            if entry.again:  # looked at last: whoever adds the task has seen the entry until here
+                self.add(entry.task)
 
     def _has(self, entry: _Entry) -> bool:
         return self._entries.get(entry.task) is entry

@@ -282,6 +282,33 @@ def test_what_is_asked_for_while_it_is_under_way_is_done_once_more(bench: Bench)
     assert len(bench.io.requests) == 2
 
 
+@pytest.mark.parametrize("amid", ["taking it out", "adding it"])
+def test_what_another_thread_asks_for_just_as_it_is_done_is_done_once_more(bench: Bench, amid: str) -> None:
+    task = Task([None] * 2)
+
+    class Shared(dict[Any, Any]):
+        """The tasks, with another thread's turn at the worst moment."""
+
+        def pop(self, key: Any, *default: Any) -> Any:
+            if amid == "taking it out" and len(task.done_at) == 1:
+                bench.reaper.add(task)
+            return super().pop(key, *default)
+
+        def setdefault(self, key: Any, new: Any = None, /) -> Any:
+            entry = super().setdefault(key, new)
+            if amid == "adding it" and entry is not new and not task.done_at:
+                bench.run()  # the background does the task, and takes it out
+            return entry
+
+    bench.reaper._entries = Shared()
+    bench.reaper.add(task)
+    if amid == "adding it":
+        bench.reaper.add(task)
+    bench.run()
+    assert len(task.done_at) == 2
+    assert bench.reaper.pending == 0
+
+
 @pytest.mark.parametrize("found", [b"mine", b"another's", None])
 def test_a_note_is_removed_as_the_present_leader_has_it_if_it_is_ones_own(
     bench: Bench, found: bytes | None
