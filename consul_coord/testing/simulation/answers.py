@@ -265,7 +265,9 @@ class Answers:
         place = blocker.position or 0
         if self.excused(process, since=since):
             return
-        if not rules.had_place(error.session, place, since=asked):
+        # A candidate whose session has just ended names the place of that one.
+        is_new = math.isinf(asked) and rules.came_at(error.session) == math.inf
+        if not (is_new or rules.had_place(error.session, place, since=asked)):
             text = f"{short(error.session)} was at place {place} for {error.key}, says {process.name}"
             judge.convict("answers", f"{text}, and never was")
         had_it = rules.holders_since(judge.now - STABLE)
@@ -314,7 +316,9 @@ class Answers:
         """Judge whether a call says where the holder is that it names: it has time to read that."""
         judge = self._judge
         known = self._calm and rules.holders_since(judge.now - STABLE) is not None
-        if not known or self.excused(process, since=since):
+        # It may have waited for another call of its client until just before.
+        is_new = 0.0 <= judge.now - rules.came_at(error.session) < AT_ONCE
+        if not known or is_new or self.excused(process, since=since):
             return
         for holder in error.blocker.holders:
             if holder.node is None and judge.cluster.lives(holder.session):

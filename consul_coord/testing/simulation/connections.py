@@ -168,13 +168,20 @@ class SimSocket:
         rules = self._link.network.judge.room
         if rules is not None and self.carries_nothing and self._exchange is not None and not self._closed:
             rules.closes(self.who, idle=self._link.network.scheduler.now - self.used_at, keeps=self._keeps)
+        self._give_up()
         self._closed = self._ended = True
         self._say_so()
 
     def shutdown(self) -> None:
         """End it, and wake whoever reads from it."""
+        self._give_up()
         self.end()
         self._say_so()
+
+    def _give_up(self) -> None:
+        rules = self._link.network.judge.room
+        if rules is not None and self.busy and self._exchange is not None and not self.query:
+            rules.gave_up(self.who)
 
     def _say_so(self) -> None:
         if self._exchange is not None:
@@ -238,6 +245,9 @@ class SimSocket:
     def _receive(self, data: bytes, *, ended: bool = False) -> None:
         if self._closed:
             return
+        rules = self._link.network.judge.room
+        if rules is not None and data and not self._refused:
+            rules.answered(self.who)
         self._received += data
         self._ended = self._ended or ended
         self.used_at, self.busy = self._link.network.scheduler.now, False

@@ -231,7 +231,7 @@ class CandidateEyes:
             judge.convict(
                 "order", f"{process.name} is of low priority, and queues behind the leader of {key}"
             )
-        since = max(since, process.aside.get(key, 0.0), undisturbed)
+        since = max(since, process.aside.get(key, 0.0), undisturbed, self._rules.left_at(process))
         if judge.now > since + (STANDS_WITHIN + RENEWED_WITHIN * judge.ttl) * judge.stretch:
             judge.convict("progress", f"{process.name} stands for {key}, and does not queue")
 
@@ -303,7 +303,7 @@ class WaiterEyes:
         may_not = process.goes_without_queue(key) or judge.may_wait_without_place(process, key)
         is_absent = not (stands or has_other_work or may_not) and process.able
         since = self._watch.since("absence", is_so=is_absent)
-        since = max(since, judge.promises.undisturbed_since(process))
+        since = max(since, judge.promises.undisturbed_since(process), self._rules.left_at(process))
         late = judge.now > since + (STANDS_WITHIN + RENEWED_WITHIN * judge.ttl) * judge.stretch
         if late and judge.room is None and not judge.cluster.down:
             judge.convict("progress", f"{process.name} waits for {key}, and does not queue")

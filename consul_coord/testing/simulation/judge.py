@@ -90,6 +90,8 @@ Rule = Literal[
 
 GOES_ON_WITHIN = 2.2
 """Seconds within which a release goes on at another agent, as documented, and the latter answers."""
+SURVIVES = 4.0
+"""Seconds that a lease has to last, as documented, to survive an agent that hangs beside others."""
 _SEEN: dict[type[object], str] = {
     events.Forgotten: "hold forgotten",
     events.Overwritten: "overwritten",
@@ -397,7 +399,7 @@ class Judge:
         match event:
             case events.Lost(reason=reason):
                 self.see(f"lost: {reason}")
-                self._check_ways_in(process, event.key, reason)
+                self._check_ways_in(process, event)
                 self._tell_of(event, "lost", reason)
             case events.Released(outcome=outcome):
                 self.see(f"released: {outcome}")
@@ -433,10 +435,15 @@ class Judge:
         if isinstance(event, events.Joined) and event.key in self.keys:
             self._got(process, event.key, event.index, "have joined", actor="member")
 
-    def _check_ways_in(self, process: Process, key: str, reason: LossReason) -> None:
+    def _check_ways_in(self, process: Process, event: events.Lost) -> None:
         """Convict a loss where nothing goes wrong but with one of several agents at a time."""
-        if self._plan.agents > 1 and reason in {LossReason.EXPIRED, LossReason.SESSION_GONE}:
-            self.convict("ways in", f"{process.name} lost {key}, and another agent served: {reason}")
+        if self._plan.agents <= 1 or event.reason not in {LossReason.EXPIRED, LossReason.SESSION_GONE}:
+            return
+        rules = self.rules.get(event.key) or self.rules.get(event.key.rpartition("/")[0])
+        claim = None if rules is None else rules.claim(event.fence)
+        if claim is None or not 0 < claim.lock_delay < SURVIVES:
+            text = f"{process.name} lost {event.key}, and another agent served: {event.reason}"
+            self.convict("ways in", text)
 
     def check_goes_on(self, process: Process, what: str, *, since: float) -> None:
         """Judge that a release did not wait for one of several agents that does not serve."""

@@ -80,6 +80,10 @@ class KeyRules(Rules):
         self._queue: tuple[str, ...] = ()
         self._queues: deque[tuple[float, tuple[str, ...]]] = deque(maxlen=_REMEMBERED)
         """The latest queues, each with the time until which it stood so."""
+        self._left_at: dict[str, float] = {}
+        """When a session of each process left the queue last, also if it had come just before."""
+        self._came_at: dict[str, float] = {}
+        """When each session came to the queue last."""
         self._directory = waitqueue.directory(name)
         self._vacant = [(0.0, math.inf)]
         """Since when nobody has held it, and until when: the last two times."""
@@ -248,6 +252,14 @@ class KeyRules(Rules):
         queues = [*(queue for until, queue in self._queues if until >= since), self._queue]
         return all(session in queue for queue in queues)
 
+    def left_at(self, process: Process) -> float:
+        """Return when a session of a process, which it took care of, left the queue last."""
+        return self._left_at.get(process.name, -math.inf)
+
+    def came_at(self, session: str) -> float:
+        """Return when a session came to the queue last; infinite if it never did."""
+        return self._came_at.get(session, math.inf)
+
     def is_unchanged_since(self, since: float) -> bool:
         """Return whether nobody has come or gone since then."""
         return not any(until >= since for until, _ in self._queues)
@@ -373,6 +385,9 @@ class KeyRules(Rules):
         self._stray |= {self.cluster.holder(self.name)} & (set(self._queue) - set(before))
         if before != self._queue:
             self._queues.append((now, before))
+            self._came_at |= dict.fromkeys({*self._queue} - {*before}, now)
+            left = map(self.judge.carer, {*before} - {*self._queue})
+            self._left_at |= {process.name: now for process in left if process is not None}
             self._given_up({*before} - {*self._queue, self.cluster.holder(self.name)})
             self.note_dead(before, in_lock_delay=self.cluster.in_lock_delay(self.name))
 

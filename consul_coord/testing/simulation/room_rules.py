@@ -2,7 +2,8 @@
 
 Rules
 - Where nothing goes wrong but the limit, no hold expires and no session ends early, however many others want
-  a connection; and a release has an outcome.
+  a connection; and a release has an outcome. But a call that ends amid a request takes the connection with
+  it, and its client may get no other one.
 - There a release takes no longer than its hold has lasted, if that is half a second or more, and its client
   asks for nothing else just then.
 - A connection that carries nothing is closed within ``IDLE`` seconds, also if its process does nothing then.
@@ -71,6 +72,8 @@ class RoomRules:
         """When each process has closed a connection that it had just used."""
         self._wasted: dict[str, deque[float]] = {}
         """When each has opened another one right after that."""
+        self._without: set[str] = set()
+        """The processes that have cut off a request, with its connection, and were not answered since."""
         self._look_at = 0.0
         self._many_since: dict[str, float] = {}
         """Since when each process has had too many connections for a rest."""
@@ -80,10 +83,11 @@ class RoomRules:
     def reported(self, process: Process, event: Event) -> None:
         """Judge a loss, and the outcome of a release."""
         struck = self._judge.now < process.struck_at + STRUCK
+        is_judged = self._alone and process.name not in self._without
         match event:
-            case events.Lost(reason=LossReason.EXPIRED | LossReason.SESSION_GONE) if self._alone:
+            case events.Lost(reason=LossReason.EXPIRED | LossReason.SESSION_GONE) if is_judged:
                 self._judge.convict("limit of connections", f"{process.name}: {event.describe()}")
-            case events.Released(outcome=ReleaseOutcome.UNKNOWN) if self._alone and not struck:
+            case events.Released(outcome=ReleaseOutcome.UNKNOWN) if is_judged and not struck:
                 self._judge.convict("limit of connections", f"{process.name}: {event.describe()}")
             case _:
                 pass
@@ -110,6 +114,14 @@ class RoomRules:
         """Take note that a process does more than rest: it sends what is no renewal and no query."""
         if not (request.urgent or request.hold_open):
             self._many_since.pop(process.name, None)
+
+    def gave_up(self, who: str) -> None:
+        """Take note that a call of a process ends amid a request, which ends the connection, too."""
+        self._without.add(who)
+
+    def answered(self, who: str) -> None:
+        """Take note that a process has a connection that serves it."""
+        self._without.discard(who)
 
     def closes(self, who: str, *, idle: float, keeps: bool) -> None:
         """Take note that a process closes a connection in order, ``idle`` seconds after its last reply."""

@@ -147,6 +147,10 @@ class Rules(ABC):
         """Return whether a session has had a place in the queue since then, counted from 1."""
         return place > 0
 
+    def came_at(self, session: str) -> float:  # noqa: ARG002 - for locks
+        """Return when a session came to the queue last: infinite if never, minus that if nobody knows."""
+        return -math.inf
+
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge which clients rely on a hold at this moment."""

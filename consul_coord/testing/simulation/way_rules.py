@@ -152,6 +152,8 @@ class WayRules:
 
     def _check_sign(self, process: Process, agent: SimAgent, seen: Seen) -> None:
         now = self._judge.now
+        if now < seen.silent_at + JUST:
+            return  # a call that got no answer asks for the reason
         if now <= max(self._back_at.values(), default=0.0) + FORGOTTEN:
             return
         if seen.wonders_since == math.inf:
