@@ -147,7 +147,9 @@ async def wait_for_end(process: Process, io: SimIO, hold: Grant, *, seconds: flo
         lost = await asking.wait_for_loss(io, hold, timeout=seconds)
     finally:
         judge.promises.ended(call)
-    if lost is not (hold.reason is not None):
+    ended = judge.now
+    is_over = hold.reason is not None
+    if lost is not is_over and judge.now == ended:  # else its thread stood still amid this look
         judge.convict("answers", f"{process.name} has waited for the loss of {hold.key}, and it is {lost}")
     if not hold.ended and io.now() < began + seconds - JUST:
         left = began + seconds - io.now()
