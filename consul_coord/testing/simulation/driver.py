@@ -210,9 +210,11 @@ class SimIO(HostedIO):
             wakeup.undo.append(interrupt.signal.subscribe(lambda: wakeup.fire(interrupt.raise_if_fired)))
         return wakeup
 
-    def agent(self, address: str) -> SimAgent:
-        """Return one of several agents."""
-        return self._process.link.network.agent(address)
+    def turn_to(self, address: str, request: Request) -> SimAgent:
+        """Return one of several agents, which is to be asked for something now."""
+        agent = self._process.link.network.agent(address)
+        self._process.judge.ways.asks(self._process, agent, request)
+        return agent
 
     async def send(self, request: Request, *, deadline: float) -> Response:
         """Exchange one request for a reply."""
@@ -339,9 +341,10 @@ class Way:
     async def exchange(self, agent: Agent, request: Request, *, timeout: float) -> Response:
         """Return an agent's reply."""
         io = self._io
+        asked = io.turn_to(agent.address, request)
         wakeup = io.suspend()
         io.end_by(wakeup, self._until, self._deadline, _stop)
-        return await io.exchange(request, wakeup, self.now() + timeout, io.agent(agent.address))
+        return await io.exchange(request, wakeup, self.now() + timeout, asked)
 
     async def find(self, agents: Agents, *, timeout: float) -> None:
         """Do nothing: no name is to be looked up."""

@@ -216,6 +216,7 @@ class KeepingUser(LockUser):
         call = self.judge.promises.called(
             self.process, "closes its session", moves * RELEASED_WITHIN, gives_back=not kept.exported
         )
+        call.last = RELEASED_WITHIN * self.judge.stretch if moves > 1 else 0.0
         if not kept.exported:
             self.judge.sessions.closes(self.process, kept.id)
         try:

@@ -185,6 +185,8 @@ class PendingCall:
     """The true time at which its time is over, whether it is cancelled or not."""
     gives_back: bool = False
     """Whether it does nothing but give back, which nothing cuts short: its limit is for that."""
+    last: float = 0.0
+    """Seconds that its last part has for itself, also if its process stood still before."""
     cancelled: bool = False
     lag: float = field(init=False)
     """For how many seconds threads of its process had stood still before."""
@@ -443,7 +445,8 @@ class Promises:
     def may_wait(self, process: Process, task: SimTask, what: str, *, until: float | None) -> None:
         """Judge until when a task is ready to wait, by its process's clock; None for as long as it takes."""
         calls = (one for one in self._calls if one.task is task and (one.gives_back or not task.shields))
-        limit = min((one.limit + one.lagged for one in calls), default=math.inf)
+        awake = process.awake_since
+        limit = min((max(one.limit + one.lagged, awake + one.last) for one in calls), default=math.inf)
         if math.isinf(limit) or process.foreign:
             return
         ends = math.inf if until is None else process.clock.true(until)
@@ -704,7 +707,9 @@ class Promises:
         for call in self._calls:
             process = call.process
             # A process that stood still comes to it when it goes on; timers sleep with their machine.
-            late = self._judge.now - max(call.deadline + process.slept + call.lagged, process.awake_since)
+            late = self._judge.now - max(
+                call.deadline + process.slept + call.lagged, process.awake_since + call.last
+            )
             if late > ENDED_WITHIN and process.able:
                 why = "cancelled" if call.cancelled else "over"
                 text = f"{process.name} {call.what}: {why} for {late:.3f} s, and still waiting"

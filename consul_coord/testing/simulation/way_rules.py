@@ -117,6 +117,12 @@ class WayRules:
 
     # -- requests
 
+    def asks(self, process: Process, agent: SimAgent, request: Request) -> None:
+        """Take note that a client turns to an agent, though the call may end before it has sent anything."""
+        if request.path != _SIGN and not request.hold_open:
+            seen = self._client(process).of(agent)
+            seen.wonders_since = min(seen.wonders_since, self._judge.now)
+
     def sent(self, process: Process, agent: SimAgent, request: Request) -> None:
         """Judge a request to an agent."""
         client, now = self._client(process), self._judge.now
@@ -126,8 +132,6 @@ class WayRules:
             self._check_rest(process, agent, seen.failed_at)
         if request.path == _SIGN:
             self._check_sign(process, agent, seen)
-        elif not request.hold_open:
-            seen.wonders_since = min(seen.wonders_since, now)
         if request.path == _PEERS:
             since = now - seen.refused_at
             if 2 * JUST < since < REFUSED_FOR - JUST and client.first_answer < seen.refused_at:
