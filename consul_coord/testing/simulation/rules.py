@@ -151,6 +151,10 @@ class Rules(ABC):
         """Return when a session came to the queue last: infinite if never, minus that if nobody knows."""
         return -math.inf
 
+    def gave_up(self, session: str) -> bool:  # noqa: ARG002 - for semaphores
+        """Return whether one that counts as a holder no more, since the last write, had something to give."""
+        return True
+
     @abstractmethod
     def check_belief(self, believed: list[Claim]) -> None:
         """Judge which clients rely on a hold at this moment."""
@@ -321,8 +325,9 @@ class Rules(ABC):
     def _look_at_holders(self) -> None:
         holders = self.holders()
         for session in self._holders - holders:
-            self._had[session] = self._freed_at = self.judge.now
-            self._freed_by = self.judge.carer(session)
+            self._had[session] = self.judge.now
+            if self.gave_up(session):
+                self._freed_at, self._freed_by = self.judge.now, self.judge.carer(session)
         if holders != self._holders:
             self._held_since = self.judge.now
         self._holders = holders

@@ -126,6 +126,8 @@ class SlotRules(Rules):
         self._earned: set[str] = set()
         """Sessions that have taken a slot since the last hold by them."""
         self._standing = self._latest = Standing(None, None, {})
+        self._held_before = frozenset[str]()
+        """The sessions that had a slot before the last write."""
         self._read_at = -1
         """At which index of the server the latest reading was made."""
 
@@ -318,6 +320,10 @@ class SlotRules(Rules):
         now = self.standing()
         return frozenset((*now.named, *now.live))
 
+    def gave_up(self, session: str) -> bool:
+        """Return whether one that has just gone had a slot, and was no waiter."""
+        return session in self._held_before
+
     def seldom(self, claim: Claim) -> float:
         """Return how long a query lasts, unless it is the hold's own contender that is gone.
 
@@ -355,7 +361,7 @@ class SlotRules(Rules):
         before, now = self._standing, self.standing()
         if before.record == now.record and before.live == now.live:
             return
-        self._standing = now
+        self._standing, self._held_before = now, before.held
         queue = now.queue
         if before.queue != queue:
             self.note_dead(before.queue, in_lock_delay=False)
