@@ -530,7 +530,10 @@ class CandidateUser(Holder):
             is_named = (
                 self.judge.keys[self.key].heir_named_at(heir) >= since
             )  # to name it again changes nothing
+            self._office.given_away = hold
             said = await self._transfer(io, candidacy, hold, heir)
+            if said:
+                self._office.given_away = None
             self._check_transfer(said, hold, heir, since=since, was_held=was_held, is_named=is_named)
 
     def _have_leave(self, heir: str) -> None:
@@ -679,6 +682,8 @@ class Office:
         """The leadership in which a look at its health raised an error, or was not answered."""
         self.failed = False
         """Whether the last look at its health raised an error."""
+        self.given_away: Grant | None = None
+        """The leadership that its user is giving, or has given, to another candidate."""
         self.terms: set[int] = set()
         """Those that ``on_elected`` was called with."""
         self.stopped_at = math.inf
@@ -750,7 +755,8 @@ class Office:
             self._user.judge.convict("callbacks", f"{text}, which is {_end_of(hold)}")
         resigned = hold is not None and reason is LossReason.RESIGNED
         # Another thread may have resigned before the one that looked at its health could say so.
-        if resigned and hold is self.stuck_in and not self._user.process.is_behind:
+        excused = self._user.process.is_behind or hold is self.given_away
+        if resigned and hold is self.stuck_in and not excused:
             text = f"{self._user.process.name} may be stuck, as its health failed, and has resigned"
             self._user.judge.convict("stuck", text)
         if hold is not None and reason is LossReason.STALLED and not self._may_be_stuck(hold):
