@@ -90,8 +90,8 @@ Rule = Literal[
 
 GOES_ON_WITHIN = 2.2
 """Seconds within which a release goes on at another agent, as documented, and the latter answers."""
-SURVIVES = 4.0
-"""Seconds that a lease has to last, as documented, to survive an agent that hangs beside others."""
+SURVIVES = 3.75
+"""Seconds that a lease has to last to survive an agent that hangs: that of a horizon of 4 s."""
 _SEEN: dict[type[object], str] = {
     events.Forgotten: "hold forgotten",
     events.Overwritten: "overwritten",
@@ -441,7 +441,7 @@ class Judge:
             return
         rules = self.rules.get(event.key) or self.rules.get(event.key.rpartition("/")[0])
         claim = None if rules is None else rules.claim(event.fence)
-        if claim is None or not 0 < claim.lock_delay < SURVIVES:
+        if claim is None or claim.lease.longest >= SURVIVES:
             text = f"{process.name} lost {event.key}, and another agent served: {event.reason}"
             self.convict("ways in", text)
 
