@@ -123,10 +123,10 @@ class Agent:
     def hear(self, now: float) -> None:
         """Take note that it has answered something. Requests under way count as sent now."""
         self.heard_at = now
-        self.wait_anew(now)
+        self.wait_from(now)
 
-    def wait_anew(self, now: float) -> None:
-        """Count requests under way as sent now."""
+    def wait_from(self, now: float) -> None:
+        """Count requests under way as sent at this moment."""
         self.asked_at = now if self.waiting else math.inf
 
 
@@ -296,7 +296,7 @@ class Agents:
                 agent.leave(way.now())
             else:
                 # It lives, and may fall silent yet. If a request to it fails all the same, that leaves it.
-                agent.wait_anew(way.now())
+                agent.wait_from(way.now())
                 return
         agent.asked_at = math.inf  # once is enough: else what waits there has its own time
         with suppress(ConsulCoordError):

@@ -2600,7 +2600,7 @@ MUTATIONS = (
     Mutation(
         "one answer of an agent stands for all that are waited for",
         Agent,
-        "wait_anew",
+        "wait_from",
         "now if self.waiting else math.inf",
         "math.inf",
         breaks="ways in",

@@ -115,7 +115,7 @@ class Reaper:
         """Take on a task, unless it is one already; from any thread, also the garbage collector's."""
         new = _Entry(task, self._host.now() + after)
         while (entry := self._entries.setdefault(task, new)) is not new and not entry.again:
-            entry.again = True  # and looks again: the task may have been done and taken out just before
+            entry.again = True  # then look again: the background may have removed the entry just before
         if is_by(task, self._handed_over):
             self._leave_undone(entry)
             return
@@ -206,7 +206,7 @@ class Reaper:
             entry.due = io.now() + again
         elif self._has(entry):
             self._entries.pop(entry.task, None)
-            if entry.again:  # looked at last: whoever adds the task has seen the entry until here
+            if entry.again:  # only now: until its removal, another thread may have added the task
                 self.add(entry.task)
 
     def _has(self, entry: _Entry) -> bool:

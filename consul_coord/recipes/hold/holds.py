@@ -180,7 +180,7 @@ class Holds:
         for each in hold.all_kept:
             each.dependents[hold] = None
         self._watch(hold)
-        self.ended(hold)  # its session may have ended before that would have told it
+        self.ended(hold)  # the session may have ended before it had this hold among its dependents
         self.changed(hold.key)
         return handle
 

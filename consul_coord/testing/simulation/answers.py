@@ -265,7 +265,7 @@ class Answers:
         place = blocker.position or 0
         if self.excused(process, since=since):
             return
-        # A candidate whose session has just ended names the place of that one.
+        # The place may be from before the call: a candidate with a new session names that of its last one.
         is_new = math.isinf(asked) and rules.came_at(error.session) == math.inf
         if not (is_new or rules.had_place(error.session, place, since=asked)):
             text = f"{short(error.session)} was at place {place} for {error.key}, says {process.name}"

@@ -152,7 +152,7 @@ class Rules(ABC):
         return -math.inf
 
     def gave_up(self, session: str) -> bool:  # noqa: ARG002 - for semaphores
-        """Return whether one that counts as a holder no more, since the last write, had something to give."""
+        """Return whether a session that the last write took from the holders had something to give."""
         return True
 
     @abstractmethod

@@ -321,7 +321,7 @@ class SlotRules(Rules):
         return frozenset((*now.named, *now.live))
 
     def gave_up(self, session: str) -> bool:
-        """Return whether one that has just gone had a slot, and was no waiter."""
+        """Return whether a session that has just gone had a slot, and was no waiter."""
         return session in self._held_before
 
     def seldom(self, claim: Claim) -> float:
